@@ -1,0 +1,242 @@
+"""Action: an element of a network's symmetry group. Apply it, invert it, compose two.
+
+Generic over axes: a relabelling gathers along an axis, a gauge multiplies along it, a mix of a linear space is a matrix
+along it. Ops are asked for one thing only: to absorb the constant that a flip about another point than zero leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from canon.network import Network
+from canon.ops import kind_of
+from canon.ops.base import Array
+from canon.symmetry import Axis, Concat, Fixed, Floats, Indices, Product, Symmetry, Use, factor, gather
+
+
+@dataclass(frozen=True)
+class Action:
+    """One element of the group of `symmetry`.
+
+    perms: space -> (size,), new unit i is old unit perm[i] ((outer, size) for a space over another);
+    gauges: gauge -> (size,), positive factors or signs, in the old labelling; mixes: linear space -> (size, size) matrix M,
+    values v become M v. What is not named is left alone.
+    """
+
+    symmetry: Symmetry
+    perms: Mapping[str, Indices] = field(default_factory=dict)
+    gauges: Mapping[str, Floats] = field(default_factory=dict)
+    mixes: Mapping[str, Floats] = field(default_factory=dict)
+
+    # applying
+
+    def __call__(self, network: Network) -> Network:
+        """The moved network, with every moved tensor in float64."""
+        shifted = self._absorbed(network)
+        values = self.values(network)
+        return network.with_tensors({name: self._tensor(name, shifted.get(name, t), values) for name, t in network.tensors.items()})
+
+    def values(self, network: Network) -> dict[str, Floats]:
+        """All gauge vectors in float64, those of slopes read off the network's tensors."""
+        values = {g: np.asarray(v, np.float64) for g, v in self.gauges.items()}
+        for name, g in self.symmetry.gauges.items():
+            if g.kind == "slope" and g.sign in values and g.slope is not None:
+                size = np.abs(np.asarray(network.tensors[g.slope], np.float64)).reshape(-1)
+                flipped = values[g.sign] < 0
+                values[name] = np.where(flipped, 1.0 / np.where(flipped, size, 1.0), 1.0)
+        return values
+
+    def tensor(self, network: Network, name: str) -> Array:
+        """One moved tensor, in float64 where it moved; cheaper than moving the whole network."""
+        shifted = self._absorbed(network) if self.flips_affinely else {}
+        return self._tensor(name, shifted.get(name, network.tensors[name]), self.values(network))
+
+    @property
+    def flips_affinely(self) -> bool:
+        """Whether some unit is flipped about another point than zero."""
+        return any(self.symmetry.gauges[g].flip == "affine" and bool((v < 0).any()) for g, v in self.gauges.items())
+
+    def _tensor(self, name: str, t: Array, values: Mapping[str, Floats]) -> Array:
+        for dim, side in enumerate(self.symmetry.axes[name]):
+            if side.power is not None and (signs := factor(side.power, values)) is not None:
+                flat = np.moveaxis(np.asarray(t, np.float64), dim, -1)
+                t = np.moveaxis(np.where(signs < 0, 1.0 / np.where(signs < 0, flat, 1.0), flat), -1, dim)
+            if (f := factor(side.axis, values)) is not None:
+                t = t * f.reshape([-1 if i == dim else 1 for i in range(t.ndim)])
+            if self.mixes:
+                t = _mix(t, dim, side.axis, self.mixes, side.role == "out")
+            if (moved := gather(side.axis, self.perms)) is not None:
+                t = np.take(t, moved, axis=dim)
+        return t
+
+    def _absorbed(self, network: Network) -> dict[str, Array]:
+        """Tensors (old labelling, before any factor) with the constants absorbed that affine flips leave."""
+        changed: dict[str, Array] = {}
+        if not self.flips_affinely:
+            return changed
+        values = self.values(network)
+        left: dict[str, Array] = {}
+        done: set[str] = set()
+        for op in network.ops:
+            if not op.params or not kind_of(op).affine:
+                continue
+            t_in = _plus(self._shift(op.inputs[0], values), left.get(op.inputs[0]))
+            t_out = self._shift(op.output, values)
+            if t_in is None and t_out is None:
+                continue
+            params = {r: np.asarray(network.tensors[t], np.float64) for r, t in op.params.items()}
+            for role, t in kind_of(op).absorb(op, params, t_in, None if t_out is None else -t_out).items():
+                if role == "out":
+                    left[op.output] = t
+                elif op.params[role] not in done:
+                    done.add(op.params[role])
+                    changed[op.params[role]] = t
+        return changed
+
+    def _shift(self, value: str, values: Mapping[str, Floats]) -> Array | None:
+        """centre (1 - sign) along the axis of a value that flips about other points than zero."""
+        for side in self.symmetry.values[value]:
+            if side.centre is not None and (f := factor(side.axis, values)) is not None and (f < 0).any():
+                return np.where(f < 0, 2.0 * side.centre, 0.0)
+        return None
+
+    # the group
+
+    def __invert__(self) -> Action:
+        gauges = {}
+        for name, v in self.gauges.items():
+            moved = gather(self.symmetry.gauges[name].axis, self.perms)
+            gauges[name] = 1.0 / (v if moved is None else v[moved])
+        perms = {}
+        for space, p in self.perms.items():
+            if p.ndim == 1:
+                perms[space] = np.argsort(p)
+            else:
+                outer = self.perms.get(self.symmetry.spaces[space].over or "", np.arange(len(p)))
+                perms[space] = np.argsort(p[np.argsort(outer)], axis=1)
+        return Action(self.symmetry, perms, gauges, {s: np.linalg.inv(m) for s, m in self.mixes.items()})
+
+    def __matmul__(self, first: Action) -> Action:
+        """The action that does `first`, then this one."""
+        perms = {}
+        for space in {*self.perms, *first.perms}:
+            a, b = self.perms.get(space), first.perms.get(space)
+            size = self.symmetry.spaces[space].size
+            over = self.symmetry.spaces[space].over
+            if over is None:
+                perms[space] = a if b is None else b if a is None else b[a]
+                continue
+            n = self.symmetry.spaces[over].size
+            still = np.broadcast_to(np.arange(size), (n, size))
+            outer = self.perms.get(over, np.arange(n))
+            perms[space] = np.take_along_axis((still if b is None else b)[outer], still if a is None else a, axis=1)
+        gauges = dict(first.gauges)
+        for name, v in self.gauges.items():
+            moved = gather(self.symmetry.gauges[name].axis, first.perms)
+            back = v
+            if moved is not None:
+                back = np.empty_like(v)
+                back[moved] = v
+            gauges[name] = gauges[name] * back if name in gauges else back
+        mixes = dict(first.mixes)
+        for space, m in self.mixes.items():
+            mixes[space] = m @ mixes[space] if space in mixes else m
+        return Action(self.symmetry, {s: p for s, p in perms.items() if p is not None}, gauges, mixes)
+
+    def arrays(self) -> dict[str, dict[str, Array]]:
+        """The action as plain arrays, by space and by gauge, as it is stored in files."""
+        out: dict[str, dict[str, Array]] = {}
+        for space, p in self.perms.items():
+            out.setdefault(space, {})["permutation"] = np.asarray(p, np.int64)
+        for name, v in self.gauges.items():
+            spaces = [u.space for u in _uses(self.symmetry.gauges[name].axis)]
+            out.setdefault(spaces[0] if spaces else name, {})[name.replace("/", "|")] = np.asarray(v)
+        for space, m in self.mixes.items():
+            out.setdefault(space, {})["matrix"] = np.asarray(m)
+        return out
+
+
+def identity(symmetry: Symmetry) -> Action:
+    """The action that leaves everything alone."""
+    return Action(symmetry)
+
+
+def random_action(
+    symmetry: Symmetry,
+    network: Network,
+    rng: np.random.Generator,
+    sigma: float = 1.0,
+    powers_of_two: bool = False,
+    mix: bool = True,
+) -> Action:
+    """A random element: uniform relabellings and signs, scales exp(N(0, sigma^2)), matrices near rotations where mixed.
+
+    powers_of_two: scales are rounded to powers of two, nothing is mixed or flipped about another point than zero, so that
+    every entry moves without rounding. Units whose slope is zero are not flipped.
+    """
+    mixed = {s.name for s in symmetry.spaces.values() if s.linear} if mix and not powers_of_two else set()
+    perms: dict[str, Indices] = {}
+    for s in symmetry.spaces.values():
+        if s.name in mixed:
+            continue
+        n = symmetry.spaces[s.over].size if s.over else 0
+        perms[s.name] = np.stack([rng.permutation(s.size) for _ in range(n)]) if s.over else rng.permutation(s.size)
+    gauges: dict[str, Floats] = {}
+    for g in symmetry.gauges.values():
+        if g.kind == "slope" or {u.space for u in _uses(g.axis)} & mixed:
+            continue
+        if g.kind == "positive":
+            logs = rng.normal(0.0, sigma, g.size)
+            gauges[g.name] = np.exp2(np.round(logs / np.log(2))) if powers_of_two else np.exp(logs)
+        elif g.flip == "none" or not powers_of_two:
+            gauges[g.name] = rng.choice([-1.0, 1.0], g.size)
+    for g in symmetry.gauges.values():
+        if g.kind == "slope" and g.sign in gauges and g.slope is not None:
+            flat = np.asarray(network.tensors[g.slope]).reshape(-1)
+            gauges[g.sign] = np.where(np.abs(flat) < 1e-6, 1.0, gauges[g.sign])
+    mixes = {}
+    for space in sorted(mixed):
+        n = symmetry.spaces[space].size
+        q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+        mixes[space] = q * np.exp(rng.normal(0.0, 0.3, n))
+    return Action(symmetry, perms, gauges, mixes)
+
+
+def _uses(axis: Axis) -> list[Use]:
+    if isinstance(axis, Fixed):
+        return []
+    return [axis] if isinstance(axis, Use) else [u for p in axis.parts for u in _uses(p)]
+
+
+def _plus(a: Array | None, b: Array | None) -> Array | None:
+    return b if a is None else a if b is None else a + b
+
+
+def _mix(t: Array, dim: int, axis: Axis, mixes: Mapping[str, Floats], reading: bool) -> Array:
+    """Multiply by the matrix of each linear space along one axis, or by its inverse where the axis reads the space."""
+    if isinstance(axis, Fixed):
+        return t
+    if isinstance(axis, Use):
+        m = mixes.get(axis.space)
+        if m is None:
+            return t
+        side = np.linalg.inv(m).T if reading else m
+        return np.moveaxis(np.tensordot(side, t, (1, dim)), 0, dim)
+    if not any(u.space in mixes for u in _uses(axis)):
+        return t
+    if isinstance(axis, Concat):
+        cuts = np.cumsum([p.size for p in axis.parts])[:-1]
+        pieces = np.split(t, cuts, axis=dim)
+        return np.concatenate([_mix(x, dim, p, mixes, reading) for x, p in zip(pieces, axis.parts, strict=True)], axis=dim)
+    return _mix_product(t, dim, axis, mixes, reading)
+
+
+def _mix_product(t: Array, dim: int, axis: Product, mixes: Mapping[str, Floats], reading: bool) -> Array:
+    shape = t.shape
+    t = t.reshape(*shape[:dim], *(p.size for p in axis.parts), *shape[dim + 1 :])
+    for i, p in enumerate(axis.parts):
+        t = _mix(t, dim + i, p, mixes, reading)
+    return t.reshape(shape)

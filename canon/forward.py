@@ -1,0 +1,92 @@
+"""Runs a network on inputs: for checks, probes and activations. In float64 unless asked otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from canon.errors import ShapeConflict, UnsupportedOp
+from canon.network import Network
+from canon.ops import kind_of
+from canon.ops.base import Array, Op
+
+UNKNOWN_SIZE = 16
+"""The size that a probe takes along an axis whose size the file leaves open, unless the graph asks for more."""
+
+
+def forward(network: Network, inputs: Mapping[str, Array], dtype: type = np.float64) -> dict[str, Array]:
+    """Outputs by value name, each (batch, *shape). inputs: value name -> (batch, *shape).
+
+    Raises UnsupportedOp where an op cannot be run (opaque, unknown activation) and ShapeConflict for inputs that do not fit.
+    """
+    outputs: dict[str, Array] = {}
+    for name, value in steps(network, inputs, dtype):
+        if name in network.outputs:
+            outputs[name] = value
+    return outputs
+
+
+def steps(network: Network, inputs: Mapping[str, Array], dtype: type = np.float64) -> Iterator[tuple[str, Array]]:
+    """All values in order of computation; each is let go after its last reader."""
+    yield from _walk(network, _checked(network, inputs, dtype), dtype, False)
+
+
+def magnitudes(network: Network, inputs: Mapping[str, Array], dtype: type = np.float64) -> dict[str, Array]:
+    """For each output, a bound on the size of everything summed into it: the run on absolute values (|W| m + |b|)."""
+    start = {v: np.abs(x) for v, x in _checked(network, inputs, dtype).items()}
+    return {v: m for v, m in _walk(network, start, dtype, True) if v in network.outputs}
+
+
+def affine_depth(network: Network) -> int:
+    """The largest number of affine maps on a way from an input to an output."""
+    depth = dict.fromkeys(network.inputs, 0)
+    for op in network.ops:
+        depth[op.output] = max((depth[v] for v in op.inputs), default=0) + int(kind_of(op).affine)
+    return max(max(depth[v] for v in network.outputs), 1)
+
+
+def _walk(network: Network, values: dict[str, Array], dtype: type, absolute: bool) -> Iterator[tuple[str, Array]]:
+    last: dict[str, Op] = {v: op for op in network.ops for v in op.inputs}
+    yield from values.items()
+    for op in network.ops:
+        params = {role: np.asarray(network.tensors[t], dtype) for role, t in op.params.items()}
+        ins = [values[v] for v in op.inputs]
+        if absolute:
+            out = kind_of(op).magnitude(op, ins, {r: np.abs(p) if r != "variance" else p for r, p in params.items()})
+        else:
+            out = kind_of(op).forward(op, ins, params)
+        values[op.output] = out
+        yield op.output, out
+        for v in set(op.inputs):
+            if last[v] is op:
+                del values[v]
+
+
+def _checked(network: Network, inputs: Mapping[str, Array], dtype: type) -> dict[str, Array]:
+    out: dict[str, Array] = {}
+    for name, shape in network.inputs.items():
+        if name not in inputs:
+            raise ShapeConflict(name, "no values were given for this input")
+        x = np.asarray(inputs[name], dtype)
+        if x.ndim != len(shape) + 1 or any(n is not None and n != m for n, m in zip(shape, x.shape[1:], strict=True)):
+            raise ShapeConflict(name, f"values of shape {x.shape} do not fit an input of shape {('batch', *shape)}")
+        out[name] = x
+    return out
+
+
+def probe_inputs(network: Network, rng: np.random.Generator, samples: int, scale: float) -> dict[str, Array]:
+    """Seeded normal noise for every input; open sizes are taken as UNKNOWN_SIZE, or the smallest multiple that runs."""
+    for size in (UNKNOWN_SIZE, 32, 64, 128, 256):
+        shapes = {v: tuple(size if n is None else n for n in shape) for v, shape in network.inputs.items()}
+        if not any(None in shape for shape in network.inputs.values()) or _fits(network, shapes):
+            return {v: scale * rng.standard_normal((samples, *shape)) for v, shape in shapes.items()}
+    raise UnsupportedOp("", "no input size up to 256 runs through the network")
+
+
+def _fits(network: Network, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    try:
+        Network(network.tensors, network.ops, dict(shapes), network.outputs)
+    except ShapeConflict:
+        return False
+    return True
