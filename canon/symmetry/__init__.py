@@ -17,6 +17,7 @@ from canon.symmetry.axes import (
     gather,
     gauges_of,
     leaves,
+    places,
 )
 from canon.symmetry.derive import derive
 
@@ -38,4 +39,5 @@ __all__ = [
     "gather",
     "gauges_of",
     "leaves",
+    "places",
 ]

@@ -180,6 +180,24 @@ def leaves(axis: Axis) -> Iterator[Fixed | Use]:
             yield from leaves(p)
 
 
+def places(axis: Axis, start: int = 0, stride: int = 1) -> Iterator[tuple[Use, Indices]]:
+    """Each `Use` along an axis with the positions of its units, (copies, size): more than one row inside a product."""
+    if isinstance(axis, Use):
+        yield axis, (start + stride * np.arange(axis.size))[None, :]
+    elif isinstance(axis, Concat):
+        for p in axis.parts:
+            yield from places(p, start, stride)
+            start += stride * p.size
+    elif isinstance(axis, Product):
+        inner = axis.size
+        for i, p in enumerate(axis.parts):
+            inner //= p.size
+            before = np.arange(math.prod(q.size for q in axis.parts[:i])) * (p.size * inner)
+            shifts = (before[:, None] + np.arange(inner)[None, :]).reshape(-1)
+            for use, at in places(p, 0, inner):
+                yield use, start + stride * (shifts[:, None, None] + at[None]).reshape(-1, use.size)
+
+
 def gauges_of(axis: Axis) -> dict[str, int | float]:
     """All gauges on an axis with their exponents."""
     found: dict[str, int | float] = {}

@@ -1,0 +1,128 @@
+"""The folded network with its record, and the lift of an action back to the architecture that was read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from canon.action import Action
+from canon.fold.constants import centre_logits, gather_sums, move_biases_on
+from canon.fold.linear import compose
+from canon.fold.norms import drop_identities, fold_batch_norms
+from canon.fold.units import Bools, dead_units, fold_units
+from canon.fold.work import Step, Work
+from canon.network import Network
+from canon.ops.base import Array
+from canon.symmetry import Axis, Concat, Fixed, Floats, Indices, Product, Symmetry, Use, derive, factor, gauges_of
+
+
+@dataclass(frozen=True)
+class Folded:
+    """network: the folded network; source: the one it came from; magnitudes: for tensors into which something was summed,
+    the sum of absolute values; record: what was folded, in order."""
+
+    network: Network
+    source: Network
+    magnitudes: Mapping[str, Array]
+    record: tuple[Step, ...]
+
+    @cached_property
+    def symmetry(self) -> Symmetry:
+        """Of the folded network."""
+        return derive(self.network)
+
+    @cached_property
+    def source_symmetry(self) -> Symmetry:
+        """Of the original."""
+        return derive(self.source)
+
+    @cached_property
+    def dead(self) -> dict[str, Bools]:
+        """Per space, which units are the zero unit."""
+        return dead_units(self.network, self.symmetry)
+
+    def magnitude(self, tensor: str) -> Array:
+        """The size of each entry, with what was summed into it."""
+        return self.magnitudes[tensor] if tensor in self.magnitudes else np.abs(self.network.tensors[tensor])
+
+    def lifted(self, action: Action) -> Action:
+        """The action on the original that moves its folded form by `action`.
+
+        Labels go by name: folding keeps the names of spaces. Gauges go by value: what multiplies a value of the folded
+        network multiplies the same value of the original; a gauge that only the original has (in front of a batch norm)
+        is left alone.
+        """
+        perms: dict[str, Indices] = {}
+        for name, p in action.perms.items():
+            here = self.source_symmetry.spaces.get(name)
+            if here is not None and here.size == self.symmetry.spaces[name].size:
+                perms[name] = p
+        gauges: dict[str, Floats] = {}
+        for value, sides in self.source_symmetry.values.items():
+            if value not in self.symmetry.values:
+                continue
+            for mine, theirs in zip(sides, self.symmetry.values[value], strict=True):
+                total = factor(theirs.axis, action.gauges)
+                for name, at in _alone(mine.axis):
+                    kind = self.source_symmetry.gauges[name].kind
+                    if name in gauges or kind == "slope":
+                        continue
+                    f = np.ones(len(at)) if total is None else total[at]
+                    if kind == "positive" and _sloped(mine.axis, self.source_symmetry):
+                        continue
+                    gauges[name] = np.abs(f) if kind == "positive" else np.sign(f)
+        return Action(self.source_symmetry, perms, {g: v for g, v in gauges.items() if (v != 1).any()})
+
+    def lift(self, action: Action) -> Network:
+        """The original moved by `action`: same architecture, tensors in float64 where they moved."""
+        return self.lifted(action)(self.source)
+
+
+def _alone(axis: Axis, start: int = 0, stride: int = 1) -> Iterator[tuple[str, Indices]]:
+    """(gauge, one position for each of its entries) where a node carries at most one gauge of each kind, to the first power."""
+    if isinstance(axis, Fixed):
+        return
+    if isinstance(axis, Use | Product):
+        kinds: dict[str, list[str]] = {}
+        for g, e in axis.gauges:
+            kinds.setdefault(g.rsplit(":", 1)[1].rstrip("'"), []).append(g if e == 1 else "")
+        for names in kinds.values():
+            if len(names) == 1 and names[0]:
+                yield names[0], start + stride * np.arange(axis.size)
+    if isinstance(axis, Concat):
+        for p in axis.parts:
+            yield from _alone(p, start, stride)
+            start += stride * p.size
+    elif isinstance(axis, Product):
+        inner = axis.size
+        for p in axis.parts:
+            inner //= p.size
+            yield from _alone(p, start, stride * inner)
+
+
+def _sloped(axis: Axis, symmetry: Symmetry) -> bool:
+    return any(symmetry.gauges[g].kind == "slope" for g in gauges_of(axis))
+
+
+def fold(network: Network) -> Folded:
+    """Fold what is no freedom of the function (THEORY section 2, step 1).
+
+    The folded tensors are exact in real arithmetic and computed in float64; `magnitudes` bounds what rounding the stored
+    tensors can have moved them by.
+    """
+    work = Work.of(network)
+    drop_identities(work)
+    fold_batch_norms(work)
+    move_biases_on(work)
+    compose(work)
+    move_biases_on(work)
+    gather_sums(work)
+    centre_logits(work)
+    fold_units(work)
+    done = work.network()
+    kept = {n: m for n, m in work.magnitudes.items() if n in done.tensors}
+    return Folded(done, network, kept, tuple(work.record))
+
