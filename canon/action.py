@@ -6,7 +6,7 @@ along it. Ops are asked for one thing only: to absorb the constant that a flip a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,29 +37,29 @@ class Action:
         """The moved network, with every moved tensor in float64."""
         shifted = self._absorbed(network)
         values = self.values(network)
-        return network.with_tensors({name: self._tensor(name, shifted.get(name, t), values) for name, t in network.tensors.items()})
+        return network.with_tensors({name: self.linear(name, shifted.get(name, t), values) for name, t in network.tensors.items()})
 
     def values(self, network: Network) -> dict[str, Floats]:
         """All gauge vectors in float64, those of slopes read off the network's tensors."""
+        return self.values_of(network.tensors)
+
+    def values_of(self, tensors: Mapping[str, Array]) -> dict[str, Floats]:
+        """As `values`, for tensors by name."""
         values = {g: np.asarray(v, np.float64) for g, v in self.gauges.items()}
         for name, g in self.symmetry.gauges.items():
             if g.kind == "slope" and g.sign in values and g.slope is not None:
-                size = np.abs(np.asarray(network.tensors[g.slope], np.float64)).reshape(-1)
+                size = np.abs(np.asarray(tensors[g.slope], np.float64)).reshape(-1)
                 flipped = values[g.sign] < 0
                 values[name] = np.where(flipped, 1.0 / np.where(flipped, size, 1.0), 1.0)
         return values
-
-    def tensor(self, network: Network, name: str) -> Array:
-        """One moved tensor, in float64 where it moved; cheaper than moving the whole network."""
-        shifted = self._absorbed(network) if self.flips_affinely else {}
-        return self._tensor(name, shifted.get(name, network.tensors[name]), self.values(network))
 
     @property
     def flips_affinely(self) -> bool:
         """Whether some unit is flipped about another point than zero."""
         return any(self.symmetry.gauges[g].flip == "affine" and bool((v < 0).any()) for g, v in self.gauges.items())
 
-    def _tensor(self, name: str, t: Array, values: Mapping[str, Floats]) -> Array:
+    def linear(self, name: str, t: Array, values: Mapping[str, Floats]) -> Array:
+        """A tensor under what acts linearly on it: factors, mixes, relabelling; constants of flips left aside."""
         for dim, side in enumerate(self.symmetry.axes[name]):
             if side.power is not None and (signs := factor(side.power, values)) is not None:
                 flat = np.moveaxis(np.asarray(t, np.float64), dim, -1)
@@ -71,6 +71,39 @@ class Action:
             if (moved := gather(side.axis, self.perms)) is not None:
                 t = np.take(t, moved, axis=dim)
         return t
+
+    def factors(self, name: str, values: Mapping[str, Floats]) -> list[Floats | None]:
+        """The factors along each axis of a tensor, in the new labelling."""
+        out = []
+        for side in self.symmetry.axes[name]:
+            f, moved = factor(side.axis, values), gather(side.axis, self.perms)
+            out.append(f if f is None or moved is None else f[moved])
+        return out
+
+    def blocks(self, name: str, t: Array, values: Mapping[str, Floats], step: int) -> Iterator[tuple[slice, Array]]:
+        """A tensor under `linear`, in float64, a block of at most `step` entries along its first axis at a time.
+
+        For tensors too large to be held twice. Slopes and mixes are not handled here: small tensors take `linear`.
+        """
+        sides = self.symmetry.axes[name]
+        moved = [gather(side.axis, self.perms) for side in sides]
+        factors = self.factors(name, values)
+        if self.mixes or any(side.power is not None for side in sides) or t.ndim == 0:
+            whole = np.asarray(self.linear(name, t, values), np.float64)
+            yield slice(0, len(whole) if whole.ndim else 1), whole
+            return
+        rows = max(1, step // max(1, t[0].size if len(t) else 1))
+        for start in range(0, len(t), rows):
+            here = slice(start, min(start + rows, len(t)))
+            x = t[here] if moved[0] is None else t[moved[0][here]]
+            for dim, m in enumerate(moved[1:], start=1):
+                if m is not None:
+                    x = np.take(x, m, axis=dim)
+            x = np.asarray(x, np.float64)
+            for dim, f in enumerate(factors):
+                if f is not None:
+                    x = x * (f[here] if dim == 0 else f).reshape([-1 if i == dim else 1 for i in range(x.ndim)])
+            yield here, x
 
     def _absorbed(self, network: Network) -> dict[str, Array]:
         """Tensors (old labelling, before any factor) with the constants absorbed that affine flips leave."""

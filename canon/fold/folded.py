@@ -15,6 +15,7 @@ from canon.fold.norms import drop_identities, fold_batch_norms
 from canon.fold.units import Bools, dead_units, fold_units
 from canon.fold.work import Step, Work
 from canon.network import Network
+from canon.ops import kind_of
 from canon.ops.base import Array
 from canon.symmetry import Axis, Concat, Fixed, Floats, Indices, Product, Symmetry, Use, derive, factor, gauges_of
 
@@ -47,6 +48,40 @@ class Folded:
     def magnitude(self, tensor: str) -> Array:
         """The size of each entry, with what was summed into it."""
         return self.magnitudes[tensor] if tensor in self.magnitudes else np.abs(self.network.tensors[tensor])
+
+    @cached_property
+    def centred(self) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+        """Tensors and magnitudes with every value counted from the point about which it flips.
+
+        b becomes b + W m_in - m_out, so that all flips act linearly: this is what is normalised, matched and compared.
+        """
+        tensors, sizes = dict(self.network.tensors), dict(self.magnitudes)
+        left: dict[str, tuple[Array, Array]] = {}
+        done: set[str] = set()
+        for op in self.network.ops:
+            if not op.params or not kind_of(op).affine:
+                continue
+            inner, outer = (self._centre(v) for v in (op.inputs[0], op.output))
+            came = left.get(op.inputs[0])
+            if inner is None and outer is None and came is None:
+                continue
+            params = {r: np.asarray(self.network.tensors[t], np.float64) for r, t in op.params.items()}
+            bounds = {r: np.asarray(self.magnitude(t), np.float64) for r, t in op.params.items()}
+            t_in = (inner, None if inner is None else np.abs(inner))
+            if came is not None:
+                t_in = came if inner is None else (inner + came[0], np.abs(inner) + came[1])
+            moved = kind_of(op).absorb(op, params, t_in[0], None if outer is None else -outer)
+            bound = kind_of(op).absorb(op, bounds, t_in[1], None if outer is None else np.abs(outer))
+            for role, t in moved.items():
+                if role == "out":
+                    left[op.output] = (t, bound["out"])
+                elif op.params[role] not in done:
+                    done.add(op.params[role])
+                    tensors[op.params[role]], sizes[op.params[role]] = t, bound[role]
+        return tensors, sizes
+
+    def _centre(self, value: str) -> Array | None:
+        return next((side.centre for side in self.symmetry.values[value] if side.centre is not None), None)
 
     def lifted(self, action: Action) -> Action:
         """The action on the original that moves its folded form by `action`.

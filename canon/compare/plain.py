@@ -1,0 +1,74 @@
+"""The plain diff: tensor by tensor, as stored, nothing taken out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from canon.compare.pairing import Pairing, pair
+from canon.compare.result import TensorFigures
+from canon.errors import MismatchError
+from canon.network import Network
+from canon.ops.base import Array
+
+
+def plain_diff(a: Network, b: Network) -> tuple[tuple[TensorFigures, ...], Pairing | None]:
+    """Every tensor of both, paired by wiring where the graphs agree and by name otherwise; the pairing, or None."""
+    try:
+        pairing: Pairing | None = pair(a, b, ignore=("eps",))
+        assert pairing is not None
+        partner = {ta: tb for tb, ta in pairing.tensors.items() if ta in a.tensors}
+    except MismatchError:
+        pairing, partner = None, {t: t for t in a.tensors if t in b.tensors}
+    out = []
+    for name, x in a.tensors.items():
+        statistics = _is_statistic(a, name)
+        if name not in partner:
+            out.append(TensorFigures(name, None, x.shape, None, "only in a", statistics))
+            continue
+        y = b.tensors[partner[name]]
+        if x.shape != y.shape:
+            out.append(TensorFigures(name, partner[name], x.shape, None, "shape", statistics))
+            continue
+        raw = _distance(x, y)
+        out.append(TensorFigures(name, partner[name], x.shape, raw, "same" if same_bytes(x, y) else "differs", statistics))
+    known = set(partner.values())
+    out += [TensorFigures(None, t, y.shape, None, "only in b", _is_statistic(b, t)) for t, y in b.tensors.items() if t not in known]
+    return tuple(out), pairing
+
+
+def same_bytes(x: Array, y: Array) -> bool:
+    """The same type, and the same bit patterns (so that -0.0 and 0.0 differ, and byte order does not count)."""
+    if x.dtype.newbyteorder("=") != y.dtype.newbyteorder("=") or x.shape != y.shape:
+        return False
+    whole = f"u{x.dtype.itemsize}" if x.dtype.itemsize in (1, 2, 4, 8) else None
+    if whole is None:
+        return bool(np.array_equal(x, y))
+    return bool(np.array_equal(x.astype(x.dtype.newbyteorder("="), copy=False).view(whole), y.astype(y.dtype.newbyteorder("="), copy=False).view(whole)))
+
+
+def same_network(a: Network, b: Network, pairing: Pairing) -> bool:
+    """Whether the graphs agree in every attribute (eps included) and all tensors in every byte."""
+    try:
+        exact = pair(a, b)
+    except MismatchError:
+        return False
+    if set(exact.tensors.values()) != set(a.tensors) or set(exact.tensors) != set(b.tensors):
+        return False
+    return all(same_bytes(a.tensors[ta], b.tensors[tb]) for tb, ta in pairing.tensors.items())
+
+
+def _distance(x: Array, y: Array) -> float | None:
+    """|x - y| / sqrt(|x|^2 + |y|^2) over the whole tensor."""
+    gap = total = 0.0
+    rows = max(1, (1 << 18) // max(1, x[0].size if x.ndim and len(x) else 1))
+    flat = (x.reshape(1, -1), y.reshape(1, -1)) if x.ndim == 0 else (x, y)
+    for start in range(0, len(flat[0]), rows):
+        p, q = (np.asarray(t[start : start + rows], np.float64) for t in flat)
+        d = p - q
+        gap += float(np.vdot(d, d))
+        total += float(np.vdot(p, p)) + float(np.vdot(q, q))
+    return float(np.sqrt(gap / total)) if total > 0 else 0.0
+
+
+def _is_statistic(network: Network, tensor: str) -> bool:
+    return any(op.kind == "batch_norm" and role in ("mean", "variance") for op, role in network.uses.get(tensor, ()))

@@ -1,0 +1,154 @@
+"""File formats, found by content and never by name. `read` gives a run, `write` stores one; one file a format.
+
+A format has `sniff(file) -> bool`, `read(file, path, request) -> Run` and, where it can, `write`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from canon.errors import CanonError, CorruptFile, UnknownFormat, UsageError
+from canon.formats import canon_hdf5, hdf5_tensors, keras_hdf5, keras_weights, strangers
+from canon.formats.common import Request, hdf5
+from canon.formats.common_chain import check_activation
+from canon.formats.common_lend import borrow
+from canon.formats.magic import container
+from canon.ops.base import Array
+from canon.run import Run
+
+__all__ = ["borrow", "read", "write"]
+
+FORMATS = (canon_hdf5, keras_hdf5, keras_weights, strangers, hdf5_tensors)
+"""In the order in which they are asked."""
+
+
+def read(
+    path: str | os.PathLike[str],
+    checkpoint: str | None = None,
+    architecture: str | os.PathLike[str] | None = None,
+    activation: str | None = None,
+) -> Run:
+    """The run that a file holds.
+
+    checkpoint: which step, where there are several (the last by default);
+    architecture: another run, or a Keras model's JSON, whose graph a file without one takes;
+    activation: the nonlinearity of every hidden layer, where the file does not record it.
+    Raises ReadError, GraphError, MismatchError or UsageError with the path in front.
+    """
+    check_activation(activation)
+    lender = None if architecture is None else _architecture(Path(architecture))
+    try:
+        return _read(Path(path), checkpoint, lender, activation)
+    except CanonError as e:
+        raise e.at(str(path)) from e
+
+
+def _read(path: Path, checkpoint: str | None, lender: Run | Mapping[str, Any] | None, activation: str | None) -> Run:
+    if container(path) == "json":
+        raise UnknownFormat(
+            "", "a JSON file: it may hold an architecture, but no weights", "Lend it to a weights file."
+        )
+    config = lender if isinstance(lender, Mapping) else None
+    with hdf5(path) as f:
+        form = _form(f)
+        if checkpoint is not None and form is not canon_hdf5:
+            raise UsageError("", f"no checkpoint {checkpoint!r}: the file holds one network, without steps")
+        if config is not None and form is keras_weights:
+            form = keras_hdf5
+        elif config is not None and form is hdf5_tensors:
+            raise UsageError(
+                "", "a Keras configuration goes with Keras's weight files only", "Lend another run instead."
+            )
+        run: Run = form.read(
+            f, path, Request(checkpoint, config if form is keras_hdf5 and not form.sniff(f) else None, activation)
+        )
+    unused = []
+    if isinstance(lender, Run) and run.graph in ("chain", "none"):
+        run = borrow(run, lender)
+    elif lender is not None and run.graph != "borrowed":
+        unused.append("the architecture lent is not used: the file records its own")
+    if activation is not None and run.graph != "chain":
+        unused.append(
+            "the activation told is not used: "
+            + ("no graph is known" if run.graph == "none" else "the graph has its own")
+        )
+    return replace(run, notes=(*run.notes, *unused))
+
+
+def _form(f: Any) -> Any:
+    return next((form for form in FORMATS if form.sniff(f)), strangers)
+
+
+def _architecture(path: Path) -> Run | Mapping[str, Any]:
+    """What an architecture file holds: a run, or a Keras configuration."""
+    try:
+        if container(path) != "json":
+            return read(path)
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError, OSError) as e:
+            raise CorruptFile("", f"is not JSON ({type(e).__name__})") from e
+        if not isinstance(found, dict) or not {"class_name", "config"} <= set(found):
+            raise UnknownFormat("", "JSON that is no Keras configuration", "Write it with model.to_json().")
+        return found
+    except CanonError as e:
+        raise (e if e.where.startswith(str(path)) else e.at(str(path))) from e
+
+
+def write(
+    run: Run,
+    path: str | os.PathLike[str],
+    fmt: str | None = None,
+    source: str | os.PathLike[str] | None = None,
+    *,
+    actions: Mapping[str, Mapping[str, Array]] | None = None,
+    drop_optimizer: bool = False,
+    checkpoints: Sequence[Run] = (),
+) -> None:
+    """Store a run: in canon's own format, or as a copy of the file it came from with its tensors replaced.
+
+    fmt: "canon", or None for the format of the source; source: the file to copy (run.path by default);
+    actions: space -> name -> array, what led here; drop_optimizer: leave out optimizer state that no longer fits;
+    checkpoints: further checkpoints of the same graph, canon's format only.
+    The file appears whole or not at all. Raises WriteError, UsageError with the path in front.
+    """
+    try:
+        _write(
+            run,
+            Path(path),
+            fmt,
+            Path(source if source is not None else run.path),
+            actions or {},
+            drop_optimizer,
+            checkpoints,
+        )
+    except CanonError as e:
+        raise e.at(str(path)) from e
+
+
+def _write(
+    run: Run,
+    path: Path,
+    fmt: str | None,
+    source: Path,
+    actions: Mapping[str, Mapping[str, Array]],
+    drop_optimizer: bool,
+    checkpoints: Sequence[Run],
+) -> None:
+    if fmt not in (None, "canon"):
+        raise UsageError(
+            "", f"canon cannot write {fmt!r}", 'Formats to write: "canon", or that of the file it came from.'
+        )
+    if fmt == "canon" or run.format == canon_hdf5.NAME:
+        canon_hdf5.write((run, *checkpoints), path, actions)
+        return
+    if checkpoints:
+        raise UsageError("", "only canon's own format holds several checkpoints")
+    with hdf5(source) as f:
+        form = _form(f)
+    form.write(run, path, source, actions, drop_optimizer=drop_optimizer)

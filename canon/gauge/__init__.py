@@ -1,0 +1,7 @@
+"""The three gauges: incoming norm one, least total square, and powers of two that never round."""
+
+from canon.gauge.balanced import balanced
+from canon.gauge.exact import exact
+from canon.gauge.incoming import Gauged, incoming
+
+__all__ = ["Gauged", "balanced", "exact", "incoming"]

@@ -1,0 +1,7 @@
+"""Assignment between the units of two networks."""
+
+from canon.matching.assign import Assignment, assign, runners_up
+from canon.matching.problem import Problem, State
+from canon.matching.search import Matching, anchored, descend, search, stored
+
+__all__ = ["Assignment", "Matching", "Problem", "State", "anchored", "assign", "descend", "runners_up", "search", "stored"]

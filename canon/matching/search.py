@@ -1,0 +1,145 @@
+"""The search for a matching: anchored starts, coordinate descent, the stored labelling always among the candidates.
+
+Anchored: spaces in order of their writers (or backward, from the outputs), each matched on the parameters that connect it
+to what is matched already. For members of one orbit that is exact (THEORY section 3). Coordinate descent then takes one
+space at a time, those with most parameters around them first, and skips spaces whose neighbours have not moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from canon.matching.assign import assign
+from canon.matching.problem import Problem, State
+from canon.pieces import Piece
+
+_STILL = 1e-10
+"""Relative gain of a sweep under which the search stops."""
+_SWEEPS = 100
+
+
+@dataclass(frozen=True)
+class Matching:
+    """state: the relabelling and signs found; objective: sum of <A, g B>; start: where the search began ("stored", "from
+    the inputs", "from the outputs"); sweeps: how many the descent took; proved: spaces whose last assignment was proved."""
+
+    state: State
+    objective: float
+    start: str
+    sweeps: int
+    proved: frozenset[str]
+
+
+def search(problem: Problem, tell: Callable[[str], None] = lambda _: None) -> Matching:
+    """The best of all starts after coordinate descent."""
+    found: list[Matching] = []
+    for name, start in (
+        ("from the inputs", lambda: anchored(problem)),
+        ("stored", lambda: stored(problem)),
+        ("from the outputs", lambda: anchored(problem, backward=True)),
+    ):
+        tell(f"matching, {name}")
+        begin = start()
+        if any(_same(begin, other.state) for other in found):
+            continue
+        found.append(descend(problem, begin, name))
+    return max(found, key=lambda m: m.objective)
+
+
+def stored(problem: Problem) -> State:
+    """The stored labelling, with the best signs."""
+    state = problem.identity()
+    for space in problem.free:
+        partner = state.perms[space]
+        use = [(p, i) for p, i in problem.of[space] if p.axes[i].role == "in"] or problem.of[space]
+        state.signs.update(problem.similarity(space, state, use).signs_at(partner))
+    return state
+
+
+def anchored(problem: Problem, backward: bool = False, role: str = "") -> State:
+    """Match spaces one after the other on what connects them to the inputs (or outputs) and to spaces already matched.
+
+    role: "in" or "out" to look at incoming or outgoing parameters alone.
+    """
+    state = problem.identity()
+    done: set[str] = set()
+    waiting = list(reversed(problem.free)) if backward else list(problem.free)
+    while waiting:
+        ready = next((s for s in waiting if _anchors(problem, s, done, role)), waiting[0])
+        waiting.remove(ready)
+        use = _anchors(problem, ready, done, role)
+        if use:
+            place(problem, state, ready, use, normalise=True)
+        done.add(ready)
+    return state
+
+
+def _anchors(problem: Problem, space: str, done: set[str], role: str) -> list[tuple[Piece, int]]:
+    """The pieces around a space whose other axes do not move any more."""
+    own = {space, problem.inner.get(space, "")}
+    return [
+        (p, i)
+        for p, i in problem.of[space]
+        if role in ("", p.axes[i].role)
+        and all(not x.space or x.space in done or (x.space in own and (k == i or x.space != space)) or _inner_of(problem, x.space) in done
+                for k, x in enumerate(p.axes))
+    ]  # fmt: skip
+
+
+def _inner_of(problem: Problem, space: str) -> str:
+    return problem.symmetry.spaces[space].over or ""
+
+
+def place(problem: Problem, state: State, space: str, use: list[tuple[Piece, int]] | None = None, normalise: bool = False) -> tuple[bool, bool]:
+    """Match one space with all others held; (whether it moved, whether the assignment is proved optimal)."""
+    similarity = problem.similarity(space, state, use)
+    total = similarity.total()
+    if normalise:
+        a, b = problem.norms(space, use)
+        total = total / np.maximum(a, np.finfo(float).tiny)[:, None] / np.maximum(b, np.finfo(float).tiny)[None, :]
+    result = assign(total)
+    before = (state.perms[space], {g: state.signs[g] for g in state.signs})
+    rows = np.arange(len(total))
+    if not normalise and total[rows, result.partner].sum() <= total[rows, state.perms[space]].sum() * (1 + 1e-14):
+        result = type(result)(state.perms[space], result.proved)  # no gain: stay, so that ties cannot turn in circles
+    state.perms[space] = result.partner
+    state.signs.update(similarity.signs_at(result.partner))
+    inner = similarity.inner_at(result.partner)
+    if inner is not None:
+        state.perms[problem.inner[space]] = inner
+    moved = not np.array_equal(before[0], result.partner) or any(not np.array_equal(v, state.signs[g]) for g, v in before[1].items())
+    return moved or inner is not None, result.proved
+
+
+def descend(problem: Problem, start: State, name: str, spaces: list[str] | None = None) -> Matching:
+    """Coordinate descent from a start."""
+    state = start.copy()
+    order = sorted(spaces or problem.free, key=lambda s: -len(problem.of[s]))
+    neighbours = {s: {x.space for p, _ in problem.of[s] for x in p.axes if x.space} - {s} for s in problem.free}
+    stale = set(order)
+    proved: set[str] = set()
+    value = problem.objective(state)
+    sweeps = 0
+    while stale and sweeps < _SWEEPS:
+        sweeps += 1
+        for space in order:
+            if space not in stale:
+                continue
+            stale.discard(space)
+            moved, sure = place(problem, state, space)
+            proved = proved | {space} if sure else proved - {space}
+            if moved:
+                stale |= neighbours[space] & set(order)
+        after = problem.objective(state)
+        if after <= value + _STILL * max(abs(value), abs(after)):
+            value = max(value, after)
+            break
+        value = after
+    return Matching(state, value, name, sweeps, frozenset(proved))
+
+
+def _same(a: State, b: State) -> bool:
+    return all(np.array_equal(p, b.perms[s]) for s, p in a.perms.items()) and all(np.array_equal(v, b.signs[g]) for g, v in a.signs.items())

@@ -1,0 +1,138 @@
+"""Arguments that verbs share, and the parser that answers "did you mean"."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from canon.errors import UsageError
+
+from .text import did_you_mean
+
+_STEP = re.compile(r"(?P<path>.+):(?P<step>[^:/\\]+)")
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises UsageError with a hint, where argparse prints its usage and exits."""
+
+    def __init__(self, prog: str, description: str, epilog: str = "") -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Parse all words. Raises UsageError; SystemExit(0) after --help or --version."""
+        for word in words[: words.index("--") if "--" in words else None]:
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in self._option_string_actions:
+                hint = did_you_mean(name, self._option_string_actions)
+                raise UsageError(self._where, f"unknown option {name!r}", f"{hint} {self._help}".lstrip())
+        args, extra = self.parse_known_args(_lone_units(words))
+        if extra:
+            raise UsageError(self._where, f"unexpected argument {extra[0]!r}", self._help)
+        return args
+
+    def error(self, message: str) -> NoReturn:
+        """Called by argparse for whatever it cannot parse."""
+        fact, _, hint = message.partition("\n")
+        raise UsageError(self._where, fact, hint or self._help)
+
+    @property
+    def _where(self) -> str:
+        return self.prog.partition(" ")[2]
+
+    @property
+    def _help(self) -> str:
+        return f"See {self.prog} --help."
+
+
+def _lone_units(words: Sequence[str]) -> list[str]:
+    """`--units` takes a file only when the next word is a .csv file, so that `--units A B` does not swallow A."""
+    following = [*words[1:], ""]
+    return [
+        "--units=-" if word == "--units" and not after.lower().endswith(".csv") else word
+        for word, after in zip(words, following, strict=False)
+    ]
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """An argument type: one of these names, with a suggestion for a misspelt one."""
+
+    def check(word: str) -> str:
+        if word not in names:
+            fact = f"{word!r} is not one of {', '.join(names)}"
+            raise argparse.ArgumentTypeError(f"{fact}\n{did_you_mean(word, names)}".rstrip())
+        return word
+
+    return check
+
+
+def _seed(word: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,18}", word):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number from 0")
+    return int(word)
+
+
+def split_step(word: str) -> tuple[str, str]:
+    """Split FILE:STEP into file and step ("" for none).
+
+    A file of the whole name wins: "run.h5:100" is a file where one of that name exists. A drive letter is no file.
+    """
+    found = _STEP.fullmatch(word)
+    if not found or Path(word).exists() or (len(found["path"]) == 1 and found["path"].isalpha()):
+        return word, ""
+    return found["path"], found["step"]
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    """The options of every verb: --json, --quiet."""
+    parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - for standard output")
+    parser.add_argument("--quiet", action="store_true", help="no progress, warnings or notes on standard error")
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """How files are read that do not say everything: --architecture, --activation."""
+    parser.add_argument(
+        "--architecture",
+        metavar="FILE",
+        help="for a file that holds weights alone: a Keras JSON, or another run to take the architecture from",
+    )
+    parser.add_argument(
+        "--activation",
+        metavar="NAME",
+        help="the activation of hidden layers where the file does not record it (relu, tanh, ...)",
+    )
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """--seed, for everything that is drawn at random."""
+    text = "seed of everything drawn at random (default 0): same seed, same bytes"
+    parser.add_argument("--seed", metavar="N", type=_seed, default=0, help=text)
+
+
+def add_gauge(parser: argparse.ArgumentParser, *names: str) -> None:
+    """--gauge, one of these names, the first by default."""
+    parser.add_argument(
+        "--gauge",
+        metavar="NAME",
+        type=one_of(*names),
+        default=names[0],
+        help=f"how the scale of a unit is fixed: {', '.join(names)} (default {names[0]})",
+    )
+
+
+def add_writing(parser: argparse.ArgumentParser) -> None:
+    """Where and how a network is written: -o, --to, --folded."""
+    text = "the file to write; replaced whole or not at all"
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help=text)
+    parser.add_argument("--to", metavar="FORMAT", help="format of OUT (default: that of the input)")
+    parser.add_argument(
+        "--folded", action="store_true", help="write the folded network, batch norms in their layers, not the one read"
+    )

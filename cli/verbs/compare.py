@@ -1,0 +1,51 @@
+"""canon compare: distance, evidence and a verdict on two networks."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from ..options import Parser, add_common, add_gauge, add_reading, add_seed
+
+NAME = "compare"
+HELP = "distance and verdict on two networks, modulo symmetry"
+
+_EPILOG = """\
+Both networks are folded, brought to one gauge and matched unit by unit before anything is measured. The verdict, the
+last line, is one of: identical, equivalent, same-to-precision, same-function, related, independent, undecided.
+
+examples:
+  canon compare a.h5 b.h5
+  canon compare run.h5:100 run.h5:200     two checkpoints of one run
+  canon compare a.h5 b.h5 --units units.csv
+  canon compare weights-a.h5 weights-b.h5 --architecture model.json --activation relu
+  canon compare a.h5 b.h5 --json - | jq .distance.matched
+
+exit status:
+  0  identical or equivalent    1  anything else    2  trouble"""
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments of `canon compare`."""
+    parser.epilog = _EPILOG
+    parser.add_argument("a", metavar="A[:STEP]", help="a file; the last checkpoint unless a step is named")
+    parser.add_argument("b", metavar="B[:STEP]", help="another one")
+    parser.add_argument(
+        "--units",
+        metavar="FILE.csv",
+        nargs="?",
+        const="-",
+        help="list every unit with its partner: with the result, or in a file",
+    )
+    add_gauge(parser, "incoming", "balanced")
+    text = "chance and the lower bound over all units, not a sample of 256"
+    parser.add_argument("--full", action="store_true", help=text)
+    text = "compare what the two have in common where their graphs differ"
+    parser.add_argument("--partial", action="store_true", help=text)
+    add_reading(parser)
+    add_seed(parser)
+    add_common(parser)
+
+
+def run(args: Namespace) -> int:
+    """Compare two files; 0 for the same network, 1 for any other verdict."""
+    raise NotImplementedError

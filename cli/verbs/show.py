@@ -1,0 +1,36 @@
+"""canon show: what is in a file, its spaces, its gauges and the size of its symmetry."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from ..options import Parser, add_common, add_reading
+
+NAME = "show"
+HELP = "what is in a file, its spaces and the size of its symmetry"
+
+_EPILOG = """\
+Spaces are the sets of units that may be relabelled together, and by what factors (group) each unit may be rescaled
+without changing what the network computes. Axes that nothing may move are listed as fixed, each with its reason.
+
+examples:
+  canon show run.h5                       the last checkpoint
+  canon show run.h5:100                   checkpoint 100
+  canon show weights.h5 --architecture model.json
+  canon show run.h5 --json - | jq .symmetry
+
+exit status:
+  0  shown    2  trouble"""
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments of `canon show`."""
+    parser.epilog = _EPILOG
+    parser.add_argument("file", metavar="FILE[:STEP]", help="the file to look at")
+    add_reading(parser)
+    add_common(parser)
+
+
+def run(args: Namespace) -> int:
+    """Show one file; 0."""
+    raise NotImplementedError

@@ -1,0 +1,142 @@
+"""What is not read is named from its content: one line, and one of what to do."""
+
+import io
+import zipfile
+
+import h5py
+import keras_files as kf
+import numpy as np
+import pytest
+
+from canon import formats
+from canon.errors import CanonError, CorruptFile, ReadError, UnknownFormat
+
+
+def archive(*names):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as z:
+        for name in names:
+            z.writestr(name, "x")
+    return out.getvalue()
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 12345\n"
+STRANGERS = {
+    b"": "an empty file",
+    LFS: "a Git LFS pointer: the real file has 12,345 bytes",
+    b"<!DOCTYPE html><html></html>": "an HTML page",
+    b"\n <HTML>": "an HTML page",
+    b"hello\n": "a text file",
+    b"{}": "a JSON file",
+    archive("config.json", "metadata.json", "model.weights.h5"): "a Keras 3 archive (.keras), not read yet",
+    archive("model/data.pkl", "model/data/0"): "a torch file, not read yet",
+    archive("a.npy", "b.npy"): "a numpy archive (.npz), not read yet",
+    archive("readme"): "a zip archive",
+    archive("readme")[:30]: "a damaged zip archive",
+    b"\x80\x02\x8a\nl\xfc": "a Python pickle",
+    b"\x93NUMPY\x01\x00": "a numpy array (.npy), not read yet",
+    b'\x10\x00\x00\x00\x00\x00\x00\x00{"a":{"dtype":"F32"}}': "a safetensors file, not read yet",
+    b"\x08\x07\x12\x07pytorch": "an ONNX model, not read yet",
+    b"\x1f\x8b\x08": "compressed with gzip",
+    b"MATLAB 5.0 MAT-file\x00\x01": "a MATLAB file",
+    b"\x00\x01\x02": "no format that canon knows",
+}
+
+
+@pytest.mark.parametrize("content", STRANGERS, ids=lambda c: STRANGERS[c][:20])
+def test_strangers_are_named_whatever_their_ending(tmp_path, content):
+    path = tmp_path / "a.h5"
+    path.write_bytes(content)
+    with pytest.raises(UnknownFormat) as caught:
+        formats.read(path)
+    assert STRANGERS[content] in caught.value.what
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in caught.value.what
+
+
+def test_missing_folder_and_unreadable(tmp_path):
+    with pytest.raises(ReadError, match=r"gone\.h5: no such file"):
+        formats.read(tmp_path / "gone.h5")
+    with pytest.raises(ReadError, match="is a folder"):
+        formats.read(tmp_path)
+    with pytest.raises(ReadError, match="is not a regular file"):
+        formats.read("/dev/null")
+
+
+@pytest.mark.parametrize("part", [0.5, 0.9])
+def test_truncated_files_say_how_much_is_there(tmp_path, part):
+    path = kf.mlp(tmp_path / "a.h5")
+    raw = path.read_bytes()
+    path.write_bytes(raw[: int(len(raw) * part)])
+    with pytest.raises(CorruptFile, match=f"a truncated HDF5 file: {int(len(raw) * part):,} of {len(raw):,} bytes"):
+        formats.read(path)
+
+
+def test_damage_anywhere_is_one_line(tmp_path):
+    raw = kf.mlp(tmp_path / "a.h5").read_bytes()
+    rng = np.random.default_rng(0)
+    path, failed = tmp_path / "b.h5", 0
+    for _ in range(60):
+        bad = bytearray(raw)
+        for at in rng.integers(8, len(raw), 40):
+            bad[at] = rng.integers(256)
+        path.write_bytes(bad)
+        try:
+            formats.read(path)
+        except CanonError as e:
+            failed += 1
+            assert len(str(e).splitlines()) <= 2
+    assert failed > 10
+
+
+def test_a_file_behind_a_user_block_and_another_ending(tmp_path):
+    path = kf.mlp(tmp_path / "a.h5")
+    with h5py.File(path) as old, h5py.File(tmp_path / "b.txt", "w", userblock_size=1024) as new:
+        for key, value in old.attrs.items():
+            new.attrs[key] = value
+        old.copy("model_weights", new)
+    assert formats.read(tmp_path / "b.txt").network.parameters == formats.read(path).network.parameters
+
+
+def write(path, datasets=(), **attrs):
+    with h5py.File(path, "w") as f:
+        for key, value in attrs.items():
+            f.attrs[key] = value
+        for name in datasets:
+            f[name] = np.zeros((4, 3), "f4")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("datasets", "attrs", "words"),
+    [
+        ((), {}, "without any dataset"),
+        (("data", "label"), {}, r"a data set \(data, label\)"),
+        (("x_train", "y_train", "x_test"), {}, "a data set"),
+        (("history/loss", "history/acc"), {}, "a training log"),
+        (("log",), {"PYTABLES_FORMAT_VERSION": "2.1"}, "a PyTables file"),
+        (("layer/0/neuron/vDecay", "layer/0/weight"), {}, "a spiking network"),
+        (("inputs/a", "outputs/b"), {}, "recorded inputs and outputs"),
+        (("layer_0/param_0",), {"nb_layers": 1}, "weights of Keras 0.x"),
+        (("layers/dense/vars/0",), {}, r"Keras 3 weights \(.weights.h5\), not read yet"),
+        (("_layer_checkpoint_dependencies/dense/vars/0",), {}, "Keras 3 weights"),
+        (("#refs#/a", "net"), {}, "a MATLAB 7.3 file"),
+        (("grid", "time"), {"_NCProperties": "version=2"}, "a netCDF file"),
+        (("a", "b", "c", "d"), {}, r"no network canon can recognise \(a, b, c, ...\)"),
+        (("weight",), {}, None),
+    ],
+)
+def test_hdf5_files_that_are_no_networks(tmp_path, datasets, attrs, words):
+    path = write(tmp_path / "a.h5", datasets, **attrs)
+    if words is None:
+        assert formats.read(path).format == "hdf5 tensors"
+        return
+    with pytest.raises(UnknownFormat, match=words):
+        formats.read(path)
+
+
+def test_sample_weights_make_no_network(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as f:
+        f["features"], f["weight"] = np.zeros((9, 3)), np.zeros(9)
+    with pytest.raises(UnknownFormat):
+        formats.read(tmp_path / "a.h5")
