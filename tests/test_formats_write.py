@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from canon import formats
-from canon.errors import UsageError, WriteError
+from canon.errors import ReadError, UsageError, WriteError
 
 RNG = np.random.default_rng(4)
 
@@ -168,4 +168,4 @@ def test_a_source_that_is_gone(tmp_path):
     source = kf.mlp(tmp_path / "a.h5")
     run = formats.read(source)
     source.unlink()
-    fails(run, tmp_path / "b.h5", "no such file", Exception)
+    fails(run, tmp_path / "b.h5", "the source .*a.h5: no such file", ReadError)

@@ -128,7 +128,7 @@ def _replace(work: Work, first: Op, last: Op, average: Op | None) -> None:
     if average is not None:
         work.swap(average, replace(average, inputs=(output,), output=last.output))
         work.shapes[last.output] = work.shapes.get(last.output, work.shapes[average.output])
-    work.record.append(Step("linear", first.name, f"composed into {last.name}"))
+    work.record.append(Step("linear", first.name, f"composed into {last.name}", into=last.name))
 
 
 def _product(first: Op, channels: int, a: Array, b: Array) -> Array:

@@ -85,10 +85,12 @@ def _into_kernel(work: Work, group: list[tuple[Op, Op]]) -> None:
     work.put(op, "bias", bias[0] * gain + shift, bias[1] * np.abs(gain) + size)
     name = op.params.get("bias") or f"{op.name}/bias"
     for use, norm in group:
+        if norm is not bn:
+            work.record.append(Step("batch norm", norm.name, f"into {use.name}", into=use.name))
         here = next(o for o in work.ops if o.name == use.name)
         work.swap(norm, None)
         work.swap(here, replace(here, output=norm.output, params={**here.params, "bias": name}))
-    work.record.append(Step("batch norm", bn.name, f"into {op.name}"))
+    work.record.append(Step("batch norm", bn.name, f"into {op.name}", into=op.name))
 
 
 def _to_scale_shift(work: Work, bn: Op) -> None:

@@ -23,6 +23,8 @@ class Step:
     where: str
     detail: str = ""
     units: tuple[int, ...] = ()
+    into: str = ""
+    """The op that holds it now, where there is one."""
 
 
 @dataclass

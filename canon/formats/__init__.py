@@ -149,6 +149,10 @@ def _write(
         return
     if checkpoints:
         raise UsageError("", "only canon's own format holds several checkpoints")
-    with hdf5(source) as f:
-        form = _form(f)
+    try:
+        container(source)
+        with hdf5(source) as f:
+            form = _form(f)
+    except CanonError as e:
+        raise e.at(f"the source {source}") from e
     form.write(run, path, source, actions, drop_optimizer=drop_optimizer)

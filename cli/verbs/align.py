@@ -34,4 +34,17 @@ def configure(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Write B aligned to A; 0."""
-    raise NotImplementedError
+    from canon.transform import align
+
+    from ..console import Messages
+    from ..reading import read
+    from ..writing import write_moved
+
+    messages = Messages(args.quiet)
+    with messages.step(f"reading {args.a}") as tell:
+        a, b = read(args.a, args), read(args.b, args)
+        moved = align(a.network, b.network, args.folded, args.seed, tell)
+        write_moved(moved, b, args, tell)
+    for note in moved.notes:
+        messages.note(note)
+    return 0

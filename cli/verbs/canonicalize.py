@@ -40,4 +40,17 @@ def configure(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Write the canonical form; 0."""
-    raise NotImplementedError
+    from canon.transform import canonicalize
+
+    from ..console import Messages
+    from ..reading import read
+    from ..writing import write_moved
+
+    messages = Messages(args.quiet)
+    with messages.step(f"reading {args.file}") as tell:
+        source = read(args.file, args)
+        moved = canonicalize(source.network, args.gauge, args.folded, args.seed, tell)
+        write_moved(moved, source, args, tell)
+    for note in moved.notes:
+        messages.note(note)
+    return 0

@@ -48,4 +48,24 @@ def configure(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Compare two files; 0 for the same network, 1 for any other verdict."""
-    raise NotImplementedError
+    from canon.compare import Options, compare
+
+    from ..console import Messages
+    from ..reading import read
+    from ..report import print_comparison, units_csv
+    from ..text import write_json, write_text
+
+    messages = Messages(args.quiet)
+    with messages.step(f"reading {args.a}") as tell:
+        a = read(args.a, args)
+        tell(f"reading {args.b}")
+        b = read(args.b, args)
+        options = Options(args.gauge, args.units is not None, args.full, args.partial, args.seed)
+        result = compare(a, b, options, tell)
+    if args.units not in (None, "-"):
+        write_text(units_csv(result), args.units)
+    if args.json:
+        write_json(result.as_dict(units=args.units is not None), args.json)
+    if args.json != "-":
+        print_comparison(result, units=args.units == "-")
+    return 0 if result.same else 1

@@ -33,4 +33,17 @@ def configure(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Write a random member of the orbit; 0."""
-    raise NotImplementedError
+    from canon.transform import teleport
+
+    from ..console import Messages
+    from ..reading import read
+    from ..writing import write_moved
+
+    messages = Messages(args.quiet)
+    with messages.step(f"reading {args.file}") as tell:
+        source = read(args.file, args)
+        moved = teleport(source.network, args.seed, folded=args.folded, tell=tell)
+        write_moved(moved, source, args, tell)
+    for note in moved.notes:
+        messages.note(note)
+    return 0

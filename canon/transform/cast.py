@@ -1,0 +1,36 @@
+"""Back to the stored types, and the proof that what will be written computes the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from canon.compare.check import Agreement, agree, probes
+from canon.compare.comparing import rounding
+from canon.errors import NumericError
+from canon.network import Network
+from canon.ops.base import Array
+
+
+def cast(network: Network, like: Network) -> Network:
+    """Every tensor in the type it was stored in. Raises NumericError where a value leaves that type's range."""
+    out: dict[str, Array] = {}
+    for name, t in network.tensors.items():
+        wanted = like.tensors[name].dtype if name in like.tensors else np.dtype(np.float32)
+        if t.dtype == wanted:
+            out[name] = t
+            continue
+        with np.errstate(over="ignore", under="ignore"):
+            stored = np.asarray(t).astype(wanted)
+        if not np.isfinite(stored).all():
+            raise NumericError(name, f"values as large as {np.abs(t).max():.3g} do not fit {wanted}", "Convert the file to a wider type first.")
+        out[name] = stored
+    return network.with_tensors(out)
+
+
+def proved(original: Network, moved: Network, seed: int) -> Agreement:
+    """Run both; raises NumericError when they do not compute the same."""
+    found = agree(original, moved, max(rounding(moved), 2.0**-53), probes(original, None, seed))
+    if found.deviation is not None and found.deviation > 1:
+        raise NumericError("", f"the moved network's outputs differ by {found.deviation:.3g} times the rounding bound: nothing was written", "Please report this file's architecture.")
+    return found
+

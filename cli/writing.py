@@ -1,0 +1,26 @@
+"""Writing a moved network where the command line says."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .text import write_json
+
+if TYPE_CHECKING:
+    from canon.run import Run
+    from canon.transform import Moved
+
+
+def write_moved(moved: Moved, source: Run, args: Namespace, tell: Callable[[str], None]) -> None:
+    """Write OUT, in the format of the source unless told otherwise, and the JSON object if asked for."""
+    from canon.formats import write
+
+    tell(f"writing {args.output}")
+    form = args.to or ("canon" if args.folded else None)  # a folded graph has no place in a copy of the source
+    run = source.with_network(moved.network)
+    write(run, args.output, form, actions=moved.actions, drop_optimizer=True)
+    if args.json:
+        check = {"probes": moved.check.probes, "outputs": moved.check.deviation, "why": moved.check.why or None}
+        write_json({"schema": "canon.write/1", "output": args.output, "check": check, "notes": list(moved.notes)}, args.json)
