@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -33,11 +34,15 @@ class Action:
 
     # applying
 
-    def __call__(self, network: Network) -> Network:
-        """The moved network, with every moved tensor in float64."""
+    def __call__(self, network: Network, as_stored: bool = False) -> Network:
+        """The moved network, with every moved tensor in float64 (as_stored: in its own type, where memory counts)."""
         shifted = self._absorbed(network)
         values = self.values(network)
-        return network.with_tensors({name: self.linear(name, shifted.get(name, t), values) for name, t in network.tensors.items()})
+        moved = {}
+        for name, t in network.tensors.items():
+            new = self.linear(name, shifted.get(name, t), values, t.dtype if as_stored else None)
+            moved[name] = new.astype(t.dtype, copy=False) if as_stored else new
+        return network.with_tensors(moved)
 
     def values(self, network: Network) -> dict[str, Floats]:
         """All gauge vectors in float64, those of slopes read off the network's tensors."""
@@ -58,14 +63,17 @@ class Action:
         """Whether some unit is flipped about another point than zero."""
         return any(self.symmetry.gauges[g].flip == "affine" and bool((v < 0).any()) for g, v in self.gauges.items())
 
-    def linear(self, name: str, t: Array, values: Mapping[str, Floats]) -> Array:
-        """A tensor under what acts linearly on it: factors, mixes, relabelling; constants of flips left aside."""
+    def linear(self, name: str, t: Array, values: Mapping[str, Floats], kind: np.dtype[Any] | None = None) -> Array:
+        """A tensor under what acts linearly on it: factors, mixes, relabelling; constants of flips left aside.
+
+        kind: the type to multiply in (float64 by default).
+        """
         for dim, side in enumerate(self.symmetry.axes[name]):
             if side.power is not None and (signs := factor(side.power, values)) is not None:
                 flat = np.moveaxis(np.asarray(t, np.float64), dim, -1)
                 t = np.moveaxis(np.where(signs < 0, 1.0 / np.where(signs < 0, flat, 1.0), flat), -1, dim)
             if (f := factor(side.axis, values)) is not None:
-                t = t * f.reshape([-1 if i == dim else 1 for i in range(t.ndim)])
+                t = t * f.astype(kind or np.float64, copy=False).reshape([-1 if i == dim else 1 for i in range(t.ndim)])
             if self.mixes:
                 t = _mix(t, dim, side.axis, self.mixes, side.role == "out")
             if (moved := gather(side.axis, self.perms)) is not None:
@@ -263,7 +271,9 @@ def _mix(t: Array, dim: int, axis: Axis, mixes: Mapping[str, Floats], reading: b
     if isinstance(axis, Concat):
         cuts = np.cumsum([p.size for p in axis.parts])[:-1]
         pieces = np.split(t, cuts, axis=dim)
-        return np.concatenate([_mix(x, dim, p, mixes, reading) for x, p in zip(pieces, axis.parts, strict=True)], axis=dim)
+        return np.concatenate(
+            [_mix(x, dim, p, mixes, reading) for x, p in zip(pieces, axis.parts, strict=True)], axis=dim
+        )
     return _mix_product(t, dim, axis, mixes, reading)
 
 

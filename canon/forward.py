@@ -29,13 +29,23 @@ def forward(network: Network, inputs: Mapping[str, Array], dtype: type = np.floa
 
 def steps(network: Network, inputs: Mapping[str, Array], dtype: type = np.float64) -> Iterator[tuple[str, Array]]:
     """All values in order of computation; each is let go after its last reader."""
-    yield from _walk(network, _checked(network, inputs, dtype), dtype, False)
+    yield from _walk(network, _checked(network, inputs, dtype), dtype)
 
 
-def magnitudes(network: Network, inputs: Mapping[str, Array], dtype: type = np.float64) -> dict[str, Array]:
-    """For each output, a bound on the size of everything summed into it: the run on absolute values (|W| m + |b|)."""
-    start = {v: np.abs(x) for v, x in _checked(network, inputs, dtype).items()}
-    return {v: m for v, m in _walk(network, start, dtype, True) if v in network.outputs}
+def bounded(
+    network: Network, inputs: Mapping[str, Array], dtype: type = np.float64
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Outputs, and for each a bound on the size of everything summed into it: the run on absolute values (|W| m + |b|)."""
+    values = _checked(network, inputs, dtype)
+    sizes = {v: np.abs(x) for v, x in values.items()}
+    last: dict[str, Op] = {v: op for op in network.ops for v in op.inputs}
+    for op in network.ops:
+        ins, bounds = [values[v] for v in op.inputs], [sizes[v] for v in op.inputs]
+        values[op.output], sizes[op.output] = kind_of(op).both(op, ins, bounds, network.params(op))
+        for v in set(op.inputs):
+            if last[v] is op and v not in network.outputs:
+                del values[v], sizes[v]
+    return {v: values[v] for v in network.outputs}, {v: sizes[v] for v in network.outputs}
 
 
 def affine_depth(network: Network) -> int:
@@ -46,18 +56,13 @@ def affine_depth(network: Network) -> int:
     return max(max(depth[v] for v in network.outputs), 1)
 
 
-def _walk(network: Network, values: dict[str, Array], dtype: type, absolute: bool) -> Iterator[tuple[str, Array]]:
+def _walk(network: Network, values: dict[str, Array], dtype: type) -> Iterator[tuple[str, Array]]:
     last: dict[str, Op] = {v: op for op in network.ops for v in op.inputs}
     yield from values.items()
     for op in network.ops:
         params = {role: np.asarray(network.tensors[t], dtype) for role, t in op.params.items()}
-        ins = [values[v] for v in op.inputs]
-        if absolute:
-            out = kind_of(op).magnitude(op, ins, {r: np.abs(p) if r != "variance" else p for r, p in params.items()})
-        else:
-            out = kind_of(op).forward(op, ins, params)
-        values[op.output] = out
-        yield op.output, out
+        values[op.output] = kind_of(op).forward(op, [values[v] for v in op.inputs], params)
+        yield op.output, values[op.output]
         for v in set(op.inputs):
             if last[v] is op:
                 del values[v]

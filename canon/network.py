@@ -114,8 +114,11 @@ class Network:
                 if not bad.any():
                     continue
                 first = tuple(int(i) for i in np.argwhere(bad)[0])
-                raise NotFinite(name, f"{int(bad.sum())} of {t.size} values are NaN or infinite, the first at {first}",
-                                "The file holds no usable network; look for a checkpoint from before training diverged.")
+                raise NotFinite(
+                    name,
+                    f"{int(bad.sum())} of {t.size} values are NaN or infinite, the first at {first}",
+                    "The file holds no usable network; look for a checkpoint from before training diverged.",
+                )
 
 
 def _digraph(ops: Iterable[Op], inputs: Iterable[str]) -> nx.DiGraph:
@@ -153,4 +156,3 @@ def _ordered(ops: tuple[Op, ...], inputs: Mapping[str, Shape], outputs: tuple[st
     except nx.NetworkXUnfeasible:
         raise GraphError("", "the operations form a cycle") from None
     return tuple(by_output[v] for v in order if v in by_output)
-

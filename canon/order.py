@@ -24,7 +24,8 @@ Bools = NDArray[np.bool_]
 class Order:
     """perms: space -> (size,), new unit i is old unit perm[i]; margins: per space, the smallest gap between neighbours at
     the entry that decided between them, relative to the largest entry there (inf where one unit or all tie); tied: per
-    space, how many units had to be told apart without any difference to go by."""
+    space, how many units had to be told apart without any difference to go by.
+    """
 
     perms: Mapping[str, Indices]
     margins: Mapping[str, float]
@@ -44,7 +45,8 @@ class _Refinement:
         self.perms: dict[str, Indices] = {}
         self.pieces = [p for p in cut(symmetry) if any(a.space for a in p.axes)]
         self.classes: dict[str, Indices] = {
-            s: np.asarray(dead[s], np.intp) if s in dead else np.zeros(symmetry.spaces[s].size, np.intp) for s in self.free
+            s: np.asarray(dead[s], np.intp) if s in dead else np.zeros(symmetry.spaces[s].size, np.intp)
+            for s in self.free
         }
         self.margins: dict[str, float] = dict.fromkeys(self.free, np.inf)
         self.tied: dict[str, int] = dict.fromkeys(self.free, 0)
@@ -74,7 +76,9 @@ class _Refinement:
             for p in self.pieces:
                 names = [a.space for a in p.axes]
                 if inner in names and p.axes[names.index(inner)].role == "in":
-                    t = np.moveaxis(p.view(self.tensors[p.tensor]), (names.index(outer or ""), names.index(inner)), (0, 1))
+                    t = np.moveaxis(
+                        p.view(self.tensors[p.tensor]), (names.index(outer or ""), names.index(inner)), (0, 1)
+                    )
                     rows = np.concatenate([rows, np.asarray(t, np.float64).reshape(n, m, -1)], axis=2)
             self.perms[inner] = np.stack([np.lexsort(rows[i].T[::-1]) for i in range(n)])
 
@@ -103,7 +107,9 @@ class _Refinement:
         for role in ("in", "out", "label"):
             for piece in self.pieces:
                 for i in piece.dims(space, role):
-                    if anchored and not all(not a.space or k == i or self._single(a.space) for k, a in enumerate(piece.axes)):
+                    if anchored and not all(
+                        not a.space or k == i or self._single(a.space) for k, a in enumerate(piece.axes)
+                    ):
                         continue
                     self._split(space, self._rows(piece, i))
                     if self._single(space):

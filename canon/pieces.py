@@ -19,7 +19,8 @@ from canon.symmetry import Axis, Concat, Fixed, Indices, Product, Symmetry, Tens
 @dataclass(frozen=True)
 class PieceAxis:
     """One axis of a piece. space: "" where nothing moves; role: "in", "out" or "label"; signs: the sign gauges that act on
-    single units along it; size: its length."""
+    single units along it; size: its length.
+    """
 
     space: str
     size: int
@@ -66,7 +67,9 @@ def cut(symmetry: Symmetry, tensors: Sequence[str] | None = None) -> list[Piece]
 _Found = tuple[tuple[tuple[Any, ...], ...], tuple[PieceAxis, ...]]
 
 
-def _cut(axes: list[TensorAxis], at: int, steps: tuple[tuple[Any, ...], ...], done: tuple[PieceAxis, ...], symmetry: Symmetry) -> Iterator[_Found]:
+def _cut(
+    axes: list[TensorAxis], at: int, steps: tuple[tuple[Any, ...], ...], done: tuple[PieceAxis, ...], symmetry: Symmetry
+) -> Iterator[_Found]:
     if at == len(axes):
         yield steps, done
         return
@@ -115,4 +118,3 @@ def exponent(axis: Axis, gauge: str) -> float:
     if own or isinstance(axis, Use):
         return float(own)
     return next((e for p in axis.parts if (e := exponent(p, gauge))), 0.0)
-

@@ -1,22 +1,28 @@
-"""All that knows rich: consoles, tables and progress. Off a terminal nothing is wrapped, cut or coloured."""
+"""All that knows rich: consoles, pages of text and progress. Off a terminal nothing is wrapped, cut or coloured.
+
+Everything canon itself prints is ASCII, so that it reads alike in any locale; names from files are printed as they are,
+or escaped where the stream cannot show them.
+"""
 
 from __future__ import annotations
 
 import sys
+import textwrap
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TextIO
 
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.status import Status
-from rich.table import Table
 
 from .text import printable
 
 _UNBOUNDED = 1_000_000
 """Width of what is no terminal: wider than any row."""
+_GAP = "  "
 
 
 def console(file: TextIO | None = None) -> Console:
@@ -36,15 +42,113 @@ def console(file: TextIO | None = None) -> Console:
     )
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[str] = ()) -> Table:
-    """A plain table. Cells are escaped, and fold on a terminal but are never cut; right: headers of number columns."""
-    numbers = set(right)
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for header in headers:
-        made.add_column(header, justify="right" if header in numbers else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*("" if cell is None else printable(cell) for cell in row))
-    return made
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    header; over: a heading shared with its neighbours of the same heading; right: numbers, flush right;
+    leaves: where a terminal is too narrow, columns leave, those of the highest number first; 0 stays.
+    """
+
+    header: str
+    over: str = ""
+    right: bool = False
+    leaves: int = 0
+
+    @property
+    def title(self) -> str:
+        """Heading and header."""
+        return f"{self.header} {self.over}".rstrip()
+
+
+class Page:
+    """Text for people on one console: tables that fit its width, entries with a label and a hanging indent."""
+
+    def __init__(self, out: Console | None = None) -> None:
+        self._out = out or console()
+        self.terminal = self._out.is_terminal
+        self.width = self._out.width if self.terminal else _UNBOUNDED
+        self._encoding = self._out.encoding or "utf-8"
+
+    def line(self, text: object = "", style: str | None = None) -> None:
+        """One line, whole: a terminal wraps what is longer than it is wide, and a copy of it is still one line."""
+        self._out.print(self._shown(text), style=style, soft_wrap=True)
+
+    def sentence(self, text: str, style: str | None = None) -> None:
+        """One line off a terminal; on one, wrapped between words."""
+        for part in self._wrapped(self._shown(text), self.width):
+            self._out.print(part, style=style, soft_wrap=True)
+
+    def entry(self, label: str, text: str, indent: int = 12) -> None:
+        """A label and its text, which is wrapped between words under itself; a word is never broken."""
+        head = f"{self._shown(label):<{indent - 1}} "
+        for i, part in enumerate(self._wrapped(self._shown(text), max(self.width - indent, 20))):
+            self._out.print(((head if i == 0 else " " * indent) + part).rstrip(), soft_wrap=True)
+
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]], foot: int = 0) -> list[Column]:
+        """Print a table and return the columns that the terminal had no room for.
+
+        The first column is the name: one that does not fit stands on a line of its own, above its row. foot: how many
+        of the last rows are totals, under a rule.
+        """
+        cells = [[self._shown("" if c is None else c) for c in row] for row in rows]
+        wide = [max(cell_len(c) for c in (col.header, *(r[i] for r in cells))) for i, col in enumerate(columns)]
+        kept = list(range(len(columns)))
+        while _total(wide, kept) > self.width and any(columns[i].leaves for i in kept):
+            most = max(columns[i].leaves for i in kept)
+            kept = [i for i in kept if columns[i].leaves != most]
+        spill = _total(wide, kept) - self.width
+        if spill > 0:
+            wide[0] = max(wide[0] - spill, cell_len(columns[0].header), 4)
+        if any(columns[i].over for i in kept):
+            self.line(_headings(columns, wide, kept), "bold")
+        self.line(_row([col.header for col in columns], columns, wide, kept), "bold")
+        rule = "-" * min(_total(wide, kept), self.width)
+        self.line(rule)
+        for at, row in enumerate(cells):
+            if foot and at == len(cells) - foot:
+                self.line(rule)
+            if cell_len(row[0]) > wide[0]:
+                self.line(row[0])
+                row = ["", *row[1:]]
+            self.line(_row(row, columns, wide, kept))
+        return [col for i, col in enumerate(columns) if i not in kept]
+
+    def _wrapped(self, text: str, width: int) -> list[str]:
+        if not self.terminal:
+            return [text]
+        return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+    def _shown(self, text: object) -> str:
+        return printable(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
+
+
+def _total(wide: Sequence[int], kept: Sequence[int]) -> int:
+    return sum(wide[i] for i in kept) + len(_GAP) * (len(kept) - 1)
+
+
+def _row(cells: Sequence[str], columns: Sequence[Column], wide: Sequence[int], kept: Sequence[int]) -> str:
+    parts = []
+    for i in kept:
+        pad = " " * max(wide[i] - cell_len(cells[i]), 0)
+        parts.append(pad + cells[i] if columns[i].right else cells[i] + pad)
+    return _GAP.join(parts).rstrip()
+
+
+def _headings(columns: Sequence[Column], wide: Sequence[int], kept: Sequence[int]) -> str:
+    """The line above the headers: each heading over the columns that share it."""
+    parts: list[str] = []
+    at = 0
+    while at < len(kept):
+        over = columns[kept[at]].over
+        run = [kept[at]]
+        while over and at + len(run) < len(kept) and columns[kept[at + len(run)]].over == over:
+            run.append(kept[at + len(run)])
+        room = _total(wide, run)
+        parts.append(f" {over} ".center(room, "-") if len(over) + 2 <= room else over.rjust(room))
+        parts[-1] = parts[-1] if over else " " * room
+        at += len(run)
+    return _GAP.join(parts).rstrip()
 
 
 class Messages:
@@ -57,18 +161,27 @@ class Messages:
     def note(self, text: str) -> None:
         """One line, worth telling."""
         if not self._quiet:
-            self._console.print(printable(text))
+            self._console.print(printable(text), soft_wrap=True)
 
     @contextmanager
     def step(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Show that a step is under way, once it takes over `delay` seconds, on a terminal only.
+        """Show that a step is under way, once it takes over `delay` seconds.
 
-        Yields a function that changes the text while it runs.
+        On a terminal a spinner, which goes away; elsewhere a plain line, at most one in `delay` seconds and each only
+        once. Yields a function that changes the text while it runs.
         """
-        if self._quiet or not self._console.is_terminal:
+        if self._quiet:
             yield lambda text: None
-            return
-        status = Status(printable(what), console=self._console)
+        elif self._console.is_terminal:
+            with self._spinner(what) as tell:
+                yield tell
+        else:
+            with self._lines(what) as tell:
+                yield tell
+
+    @contextmanager
+    def _spinner(self, what: str) -> Iterator[Callable[[str], None]]:
+        status = Status(printable(what), console=self._console, spinner="line")
         timer = threading.Timer(self._delay, status.start)
         timer.daemon = True
         timer.start()
@@ -78,3 +191,27 @@ class Messages:
             timer.cancel()
             timer.join()  # it may be starting the display right now
             status.stop()
+
+    @contextmanager
+    def _lines(self, what: str) -> Iterator[Callable[[str], None]]:
+        current = [what]
+        done = threading.Event()
+
+        def watch() -> None:
+            told = ""
+            while not done.wait(self._delay):
+                if current[0] != told:
+                    told = current[0]
+                    with suppress(OSError, ValueError):  # nobody reads stderr: no reason to fail
+                        self._console.print(f"canon: {printable(told)} ...", soft_wrap=True)
+
+        def tell(text: str) -> None:
+            current[0] = text
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield tell
+        finally:
+            done.set()
+            watcher.join()

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A question that names the nearest known word, or "" where nothing is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"Did you mean {near[0]}?" if near else ""
+
+
+def some(names: Sequence[str], most: int = 8) -> str:
+    """Names in a row; of many, the first ones and how many more."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[: most - 2])} and {len(names) - most + 2} more"
 
 
 def write_json(value: Any, target: str) -> None:

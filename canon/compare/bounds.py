@@ -43,7 +43,9 @@ def _rows(problem: Problem, space: str, state: State, left: Indices, right: Indi
     return np.hstack(xs), np.hstack(ys)
 
 
-def chance(problem: Problem, space: str, state: State, live: NDArray[np.bool_], rng: np.random.Generator, full: bool) -> Chance | None:
+def chance(
+    problem: Problem, space: str, state: State, live: NDArray[np.bool_], rng: np.random.Generator, full: bool
+) -> Chance | None:
     """Match the units of a space with units whose entries are shuffled among them, column by column."""
     units = np.flatnonzero(live)
     if not len(units) or not _incoming(problem, space):

@@ -8,20 +8,20 @@ not vary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from canon.errors import CanonError
 from canon.fold.constants import without_last_nonlinearity
-from canon.forward import affine_depth, forward, magnitudes, probe_inputs
+from canon.forward import affine_depth, bounded, probe_inputs
 from canon.network import Network
 from canon.ops.base import Array
 
 SCALES = (0.1, 1.0, 10.0)
-_LARGE = 1 << 16
-"""Inputs with more entries than this are probed with fewer samples."""
+_LARGE, MANY = 1 << 16, 1 << 24
+"""Inputs with more entries, and networks with more parameters, are probed with fewer samples."""
 
 
 @dataclass(frozen=True)
@@ -45,48 +45,73 @@ def probes(network: Network, stored: Mapping[str, Mapping[str, Array]] | None, s
     """Inputs to run: noise at three scales, and stored probes that fit."""
     rng = np.random.default_rng(seed)
     size = sum(int(np.prod([n or 16 for n in shape])) for shape in network.inputs.values())
-    sets = [probe_inputs(network, rng, 8 if size < _LARGE else 2, scale) for scale in SCALES]
+    samples = 8 if size < _LARGE and network.parameters < MANY else 2
+    sets = [probe_inputs(network, rng, samples, scale) for scale in SCALES]
     for values in (stored or {}).values():
         if set(values) == set(network.inputs):
             sets.append({v: np.asarray(x[:64], np.float64) for v, x in values.items()})
     return sets
 
 
-def agree(a: Network, b: Network, unit: float, sets: list[dict[str, Array]]) -> Agreement:
-    """Run both on the same inputs. a, b: same inputs and outputs by position, tensors of any type; unit: rounding u."""
-    (a, free), (b, _) = bare(a), bare(b)
-    depth = max(affine_depth(a), affine_depth(b))
+@dataclass(frozen=True)
+class Outputs:
+    """What a network gives on all probes: outputs and their magnitudes by position, its depth in affine maps, and for
+    each output whether its mean over classes is free; or why it could not be run."""
+
+    values: tuple[Array, ...]
+    sizes: tuple[Array, ...]
+    depth: int
+    free: tuple[bool, ...]
+    why: str = ""
+
+
+def run_on(network: Network, sets: list[dict[str, Array]], order: Sequence[str] | None = None) -> Outputs:
+    """Run a network on all sets of probes at once. order: the names, in the sets, of its inputs by position."""
+    short, free = bare(network)
+    names = list(order) if order is not None else list(short.inputs)
+    inputs = {v: np.concatenate([s[n] for s in sets]) for v, n in zip(short.inputs, names, strict=True)}
+    try:
+        with np.errstate(all="ignore"):
+            values, sizes = bounded(short, inputs)
+    except CanonError as error:
+        return Outputs((), (), 0, free, f"not checked: {error.where}: {error.what}")
+    except MemoryError:
+        return Outputs((), (), 0, free, "not checked: not enough memory to run the networks")
+    return Outputs(tuple(values[v] for v in short.outputs), tuple(sizes[v] for v in short.outputs), affine_depth(short), free)
+
+
+def agree(a: Outputs, b: Outputs, unit: float, sets: list[dict[str, Array]]) -> Agreement:
+    """Whether two networks gave the same on the same probes. unit: the rounding u of what is stored."""
+    if a.why or b.why:
+        return Agreement(None, a.why or b.why, 0)
     worst: float | None = None
-    counted, why = 0, "not checked: no probe could be run"
+    counted, why, start = 0, "", 0
     for inputs in sets:
-        theirs = dict(zip(b.inputs, (inputs[v] for v in a.inputs), strict=True))
-        try:
-            with np.errstate(all="ignore"):
-                ya, yb = forward(a, inputs), forward(b, theirs)
-                ma, mb = magnitudes(a, inputs), magnitudes(b, theirs)
-        except CanonError as error:
-            return Agreement(None, f"not checked: {error.where}: {error.what}", 0)
-        except MemoryError:
-            return Agreement(None, "not checked: not enough memory to run the networks", 0)
-        deviation = 0.0
-        for va, vb, shifts in zip(a.outputs, b.outputs, free, strict=True):
-            x, y = ya[va], yb[vb]
-            m = np.maximum(ma[va], mb[vb])
-            if shifts:
-                x, y, m = x - x.mean(axis=-1, keepdims=True), y - y.mean(axis=-1, keepdims=True), m + m.mean(axis=-1, keepdims=True)
-            bound = 16 * unit * depth * m
-            spread = float(np.ptp(x, axis=0).max(initial=0.0))
-            if not np.isfinite(x).all() or not np.isfinite(bound).all():
-                why = "not checked: outputs overflow"
-                break
-            if spread <= 0:
-                why = "not checked: the outputs do not vary over the probes"
-                break
-            if float(bound.max()) > spread:
-                why = "not checked: the rounding bound is larger than the outputs' spread over the probes"
-                break
-            deviation = max(deviation, float((np.abs(x - y) / np.maximum(bound, np.finfo(float).tiny)).max()))
-        else:
-            counted += len(next(iter(inputs.values())))
-            worst = deviation if worst is None else max(worst, deviation)
+        samples = len(next(iter(inputs.values())))
+        here = slice(start, start + samples)
+        start += samples
+        deviation, wrong = _deviation(a, b, here, 16 * unit * max(a.depth, b.depth))
+        if wrong:
+            why = wrong
+            continue
+        counted += samples
+        worst = deviation if worst is None else max(worst, deviation)
     return Agreement(worst, "" if worst is not None else why, counted)
+
+
+def _deviation(a: Outputs, b: Outputs, here: slice, rate: float) -> tuple[float, str]:
+    deviation = 0.0
+    for x, y, ma, mb, shifts in zip(a.values, b.values, a.sizes, b.sizes, a.free, strict=True):
+        p, q, m = x[here], y[here], np.maximum(ma[here], mb[here])
+        if shifts:
+            p, q, m = p - p.mean(-1, keepdims=True), q - q.mean(-1, keepdims=True), m + m.mean(-1, keepdims=True)
+        bound = rate * m
+        spread = float(np.ptp(p, axis=0).max(initial=0.0))
+        if not np.isfinite(p).all() or not np.isfinite(bound).all():
+            return 0.0, "not checked: outputs overflow"
+        if spread <= 0:
+            return 0.0, "not checked: the outputs do not vary over the probes"
+        if float(bound.max()) > spread:
+            return 0.0, "not checked: the rounding bound is larger than the outputs' spread over the probes"
+        deviation = max(deviation, float((np.abs(p - q) / np.maximum(bound, np.finfo(float).tiny)).max()))
+    return deviation, ""

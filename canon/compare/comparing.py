@@ -13,15 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from canon.action import Action
-from canon.compare.check import Agreement, agree, probes
+from canon.compare.check import MANY, Agreement, agree, probes, run_on
 from canon.compare.measure import Precision, Sums, Worst, measure, unit_count
 from canon.compare.pairing import Pairing, pair, renamed, with_biases
 from canon.compare.side import Side
-from canon.fold import Folded, fold
+from canon.fold import Folded, fold, sides_of
 from canon.gauge import Gauged
 from canon.gauge.moments import incoming_sides, side_moment
-from canon.fold import sides_of
-from canon.matching import Problem, State, anchored, descend, search, stored
+from canon.matching import Problem, State, anchored, descend, search, sketched, stored
 from canon.network import Network
 from canon.ops.base import Array
 from canon.pieces import entries
@@ -42,7 +41,9 @@ def rounding(network: Network) -> float:
 
 def smallest_normal(network: Network) -> float:
     """The smallest normal number of the coarsest stored type."""
-    return max((float(np.finfo(t.dtype).tiny) for t in network.tensors.values() if t.dtype.kind == "f" and t.size), default=0.0)
+    return max(
+        (float(np.finfo(t.dtype).tiny) for t in network.tensors.values() if t.dtype.kind == "f" and t.size), default=0.0
+    )
 
 
 @dataclass
@@ -114,18 +115,28 @@ class Pair:
         sums, worst = measure(self.a, self.b, self.gauge_action(), self.to_action(state), precision)
         return sums, worst or Worst("", (), 0.0)
 
-    def candidates(self) -> list[tuple[str, Callable[[], State]]]:
+    def candidates(self) -> list[tuple[str, Callable[[], State | None]]]:
         """Ways to find an action that proves both equal, the cheapest first."""
         return [
+            ("sketched", self._sketched),
             ("stored", lambda: stored(self.incoming)),
             ("from the inputs", lambda: anchored(self.incoming, role="in")),
-            ("from the inputs, descended", lambda: descend(self.balanced, anchored(self.incoming, role="in"), "").state),
+            (
+                "from the inputs, descended",
+                lambda: descend(self.balanced, anchored(self.incoming, role="in"), "").state,
+            ),
             ("searched", lambda: search(self.balanced, self.tell).state),
         ]
 
+    def _sketched(self) -> State | None:
+        va, vb = (s.action().values_of(s.tensors) for s in (self.a, self.b))
+        return sketched(self.symmetry, self.a.tensors, self.b.tensors, va, vb, self.incoming.identity())
+
     def live(self, balanced: bool) -> tuple[dict[str, Bools], dict[str, Bools]]:
         """Per space and side, the units that count: neither dead nor negligible."""
-        return _live(self.a, self.a.balanced if balanced else self.a.gauge), _live(self.b, self.b.balanced if balanced else self.b.gauge)
+        return _live(self.a, self.a.balanced if balanced else self.a.gauge), _live(
+            self.b, self.b.balanced if balanced else self.b.gauge
+        )
 
 
 def _live(side: Side, gauge: Gauged) -> dict[str, Bools]:
@@ -136,7 +147,7 @@ def _live(side: Side, gauge: Gauged) -> dict[str, Bools]:
         for role in ("in", "out"):
             total = np.zeros(unit_count(side.symmetry, name))
             for tensor, dim in sides_of(side.symmetry, name, role):
-                sums = side_moment(side.tensors[tensor], side.symmetry, tensor, dim, values, 2)
+                sums = side_moment(side.tensors[tensor], side.symmetry, tensor, dim, values, 2, rough=True)
                 for use, at in places(side.symmetry.axes[tensor][dim].axis):
                     if use.space == name:
                         total += sums[at.reshape(-1, len(total))].sum(axis=0)
@@ -155,7 +166,9 @@ def make_pair(na: Network, nb: Network, tell: Callable[[str], None] = lambda _: 
     return joined(fa, fb, na, nb, tell)
 
 
-def joined(fa: Folded, fb: Folded, na: Network, nb: Network, tell: Callable[[str], None]) -> tuple[Pair, Folded, Folded]:
+def joined(
+    fa: Folded, fb: Folded, na: Network, nb: Network, tell: Callable[[str], None]
+) -> tuple[Pair, Folded, Folded]:
     """Pair two folded networks and put the second under the first one's names."""
     pairing = pair(fa.network, fb.network)
     left = Folded(with_biases(fa.network, fb.network, pairing), na, fa.magnitudes, fa.record)
@@ -168,15 +181,18 @@ def joined(fa: Folded, fb: Folded, na: Network, nb: Network, tell: Callable[[str
     return Pair(a, b, symmetry, pairing, unit, (smallest_normal(na), smallest_normal(nb)), tell), left, right
 
 
-def checked(pair_: Pair, na: Network, nb: Network, unit: float, stored_probes: Mapping[str, Mapping[str, Array]], seed: int) -> dict[str, Agreement]:
+def checked(
+    pair_: Pair, na: Network, nb: Network, unit: float, stored_probes: Mapping[str, Mapping[str, Array]], seed: int
+) -> dict[str, Agreement]:
     """Run A against its canonical form, B likewise, and A against B."""
     sets = probes(na, stored_probes, seed)
-    order_b = dict(zip(nb.inputs, na.inputs, strict=True))
-    for_b = [{v: s[order_b[v]] for v in nb.inputs} for s in sets]
+    order = list(na.inputs)
     double = float(np.finfo(np.float64).eps) / 2
+    runs = [run_on(net, sets, order) for net in (na, nb)]
     out = {}
-    for name, net, side, inputs in (("moved_a", na, pair_.a, sets), ("moved_b", nb, pair_.b, for_b)):
-        moved = side.action()(side.folded.network)
-        out[name] = agree(net, moved, double, inputs)
-    out["outputs"] = agree(na, nb, unit, sets)
+    for name, net, side, run in (("moved_a", na, pair_.a, runs[0]), ("moved_b", nb, pair_.b, runs[1])):
+        large = net.parameters >= MANY
+        moved = run_on(side.action()(side.folded.network, as_stored=large), sets, order)
+        out[name] = agree(run, moved, max(rounding(net), FLOAT32) if large else double, sets)
+    out["outputs"] = agree(*runs, unit, sets)
     return out

@@ -42,7 +42,8 @@ class StoredOrder:
 @dataclass(frozen=True)
 class StandingOut:
     """share of units that stand out, the same on shuffled tensors (chance), the score (share - chance) / (1 - chance) of
-    the best view, the threshold for `related`, units pooled, and the view."""
+    the best view, the threshold for `related`, units pooled, and the view.
+    """
 
     share: float
     chance: float

@@ -29,7 +29,8 @@ Tell = Callable[[str], None]
 @dataclass(frozen=True)
 class Options:
     """gauge: in which distances are taken, "incoming" or "balanced"; units: list every unit; full: chance and lower bound
-    over all units; partial: compare what two architectures share; seed: of probes and surrogates."""
+    over all units; partial: compare what two architectures share; seed: of probes and surrogates.
+    """
 
     gauge: str = "incoming"
     units: bool = False
@@ -83,7 +84,9 @@ def _no_check(why: str) -> dict[str, Any]:
 class _Work:
     """One comparison of two networks that are not the same bytes."""
 
-    def __init__(self, pair: Pair, na: Network, nb: Network, a: Run, b: Run, options: Options, tell: Tell, partial: bool) -> None:
+    def __init__(
+        self, pair: Pair, na: Network, nb: Network, a: Run, b: Run, options: Options, tell: Tell, partial: bool
+    ) -> None:
         self.pair, self.na, self.nb, self.a, self.b = pair, na, nb, a, b
         self.options, self.tell, self.partial = options, tell, partial
         self.rng = np.random.default_rng(options.seed)
@@ -93,7 +96,14 @@ class _Work:
         self.tell("normalising")
         state, sums, worst = self._prove()
         self.tell("checking outputs")
-        checks = checked(self.pair, self.na, self.nb, max(self.unit, FLOAT32 if self.unit > 1e-12 else 0.0), self._probes(), self.options.seed)
+        checks = checked(
+            self.pair,
+            self.na,
+            self.nb,
+            max(self.unit, FLOAT32 if self.unit > 1e-12 else 0.0),
+            self._probes(),
+            self.options.seed,
+        )
         coarse = worst.deviation * min(self.unit, FLOAT32) / self.unit if self.unit > FLOAT32 else None
         facts = Facts(worst, coarse, self.unit, checks["outputs"], None, None, self._hindrances(), self.partial)
         word, reason = verdict(facts)
@@ -112,7 +122,11 @@ class _Work:
                 standing = standing_out(self.pair.symmetry, a, b, both, state, self.rng, self.tell)
             word, reason = verdict(replace(facts, order=order, standing=standing))
         gauge = self.options.gauge
-        sums = sums if same and gauge == "incoming" else measure(self.pair.a, self.pair.b, self.pair.gauge_action(gauge), self.pair.to_action(state, gauge))[0]
+        sums = (
+            sums
+            if same and gauge == "incoming"
+            else measure(self.pair.a, self.pair.b, self.pair.gauge_action(gauge), self.pair.to_action(state, gauge))[0]
+        )
         spaces, figures = self._spaces(state, sums, live, same)
         evidence = None if same else _evidence(order, standing)
         sizes = {s.name: s.size for s in self.pair.symmetry.spaces.values()}
@@ -129,6 +143,8 @@ class _Work:
             if name == "searched" and best is not None and best[2].deviation > 1e6:
                 break  # far from any copy: the search that the distance needs will be looked at below
             state = make()
+            if state is None:
+                continue
             sums, worst = self.pair.prove(state)
             if best is None or worst.deviation < best[2].deviation:
                 best = (state, sums, worst)
@@ -145,7 +161,9 @@ class _Work:
     def _hindrances(self) -> list[str]:
         out = []
         if not (self.a.activations_known and self.b.activations_known):
-            out.append("the activations are not recorded, so that rescaling could not be taken out (--activation or --architecture)")
+            out.append(
+                "the activations are not recorded, so that rescaling could not be taken out (--activation or --architecture)"
+            )
         for run in (self.a, self.b):
             opaque = [op.name for op in run.network.ops if op.kind == "opaque"]
             if opaque:
@@ -161,7 +179,12 @@ class _Work:
             for step in made.folded.record:
                 if step.what in ("dead", "constant"):
                     out.append(f"{side}: {len(step.units)} {step.what} units in {step.where} ({step.detail})")
-        unclear = [f"{g} in {side}" for side, made in (("a", self.pair.a), ("b", self.pair.b)) for g, m in made.gauge.margins.items() if (m < 1e-6).any()]
+        unclear = [
+            f"{g} in {side}"
+            for side, made in (("a", self.pair.a), ("b", self.pair.b))
+            for g, m in made.gauge.margins.items()
+            if (m < 1e-6).any()
+        ]
         if unclear:
             out.append(f"signs too close to call: {', '.join(unclear)}")
         if word in ("related", "independent", "undecided"):
@@ -193,11 +216,17 @@ class _Work:
                 bounds.append(min(low[0], matched or 0.0) if low is not None else 0.0)
             out.append(
                 SpaceFigures(
-                    name, len(own["n"]), int(keep.sum()), pair.symmetry.group(name) if space is not None else "fixed",
+                    name,
+                    len(own["n"]),
+                    int(keep.sum()),
+                    pair.symmetry.group(name) if space is not None else "fixed",
                     moved(state, name) if space is not None and space.over is None else 0,
-                    mean_distance(raw[name], place), mean_distance(normal[name], place), mean_distance(own, keep),
+                    mean_distance(raw[name], place),
+                    mean_distance(normal[name], place),
+                    mean_distance(own, keep),
                     {
-                        "raw": _mean(correlations(raw[name])[place]), "matched": _mean(correlations(own)[keep]),
+                        "raw": _mean(correlations(raw[name])[place]),
+                        "matched": _mean(correlations(own)[keep]),
                         "chance": None if by_chance is None else _mean(by_chance.correlations),
                     },
                     None if by_chance is None else float(np.sqrt(np.mean(by_chance.distances**2))),
@@ -206,7 +235,9 @@ class _Work:
             self._chances = getattr(self, "_chances", [])
             if by_chance is not None:
                 self._chances.append(by_chance.distances)
-        figures: dict[str, Any] = {stage: _rms([getattr(s, stage) for s in out]) for stage in ("raw", "normalised", "matched")}
+        figures: dict[str, Any] = {
+            stage: _rms([getattr(s, stage) for s in out]) for stage in ("raw", "normalised", "matched")
+        }
         figures["chance"] = None
         figures["lower_bound"] = None
         if not same and self._chances:
@@ -215,7 +246,9 @@ class _Work:
             figures["lower_bound"] = float(np.sqrt(np.sum(np.square(bounds)) / len(out)))
         return tuple(out), figures
 
-    def _kept(self, name: str, own: Sums, state: State | None, live: tuple[dict[str, Bools], dict[str, Bools]]) -> Bools:
+    def _kept(
+        self, name: str, own: Sums, state: State | None, live: tuple[dict[str, Bools], dict[str, Bools]]
+    ) -> Bools:
         if name not in live[0]:
             return (own["aa"] > 0) | (own["bb"] > 0)
         b = live[1][name]

@@ -5,19 +5,18 @@ Per unit, a and b are the stacked incoming vectors, bias included, in all writer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from canon.action import Action
 from canon.compare.side import Side
+from canon.compare.stream import ROUNDINGS, Block, Frame, blocks, frame
 from canon.ops.base import Array
 from canon.symmetry import Axis, Concat, Fixed, Floats, Symmetry, places
 
-_STEP = 1 << 18
-"""Entries of a tensor looked at at a time: small enough for the cache."""
 SUMS = ("dd", "aa", "bb", "ab", "a", "b", "n")
 
 Sums = dict[str, Floats]
@@ -42,92 +41,152 @@ class Precision:
 
 
 def measure(
-    a: Side, b: Side, left: Action, right: Action, precision: Precision | None = None, centred: bool = True, tensors: Iterable[str] | None = None
+    a: Side,
+    b: Side,
+    left: Action,
+    right: Action,
+    precision: Precision | None = None,
+    centred: bool = True,
 ) -> tuple[dict[str, Sums], Worst | None]:
-    """Compare all tensors of A under `left` with those of B under `right`.
+    """Compare all tensors of A under `left` (a gauge) with those of B under `right`.
 
     Returns sums by space (and by op for units that are fixed, as outputs are), and with a `precision` the worst entry.
     centred: on centred tensors; otherwise as folded (for the raw distance).
     """
     symmetry = a.symmetry
-    names = list(symmetry.axes) if tensors is None else list(tensors)
     out: dict[str, Sums] = {}
     worst: Worst | None = None
     ta, tb = (s.tensors if centred else s.folded.network.tensors for s in (a, b))
     va, vb = left.values_of(ta), right.values_of(tb)
-    for name in names:
+    for name in symmetry.axes:
         along = [i for i, side in enumerate(symmetry.axes[name]) if side.role == "in"]
-        sums = {k: np.zeros(ta[name].shape[along[0]] if along else 1) for k in SUMS}
-        tensor = _Tensor(name, (a, b), (left, right), (ta, tb), (va, vb))
-        for here, x, y, sizes in tensor.blocks(precision is not None):
-            if along:
-                _collect(sums, x, y, along[0], here)
-            if precision is not None:
-                found = tensor.worst(here, x, y, sizes, precision)
-                if worst is None or found.deviation > worst.deviation:
-                    worst = found
+        x, y = ta[name], tb[name]
+        if any(side.power is not None for side in symmetry.axes[name]):  # slopes do not move by factors alone
+            x, y = left.linear(name, x, va), right.linear(name, y, vb)
+            how = frame(name, x, Action(symmetry), Action(symmetry), {}, {})
+        else:
+            how = frame(name, x, left, right, va, vb)
+        sizes = (a.magnitudes.get(name), b.magnitudes.get(name)) if precision is not None else (None, None)
+        tensor = _Tensor(name, x, y, how, sizes)
+        sums, found = tensor.look(along[0] if along else None, precision)
+        if found is not None and (worst is None or found.deviation > worst.deviation):
+            worst = found
         if along:
             _distribute(out, a, symmetry, name, along[0], sums)
     return out, worst
 
 
 class _Tensor:
-    """One tensor of both sides, a block at a time."""
+    """One tensor of both sides."""
 
-    def __init__(
-        self, name: str, sides: tuple[Side, Side], actions: tuple[Action, Action],
-        tensors: tuple[Mapping[str, Array], Mapping[str, Array]], values: tuple[Mapping[str, Floats], Mapping[str, Floats]],
-    ) -> None:  # fmt: skip
-        self.name, self.sides, self.actions, self.values = name, sides, actions, values
-        self.stored = (tensors[0][name], tensors[1][name])
+    def __init__(self, name: str, x: Array, y: Array, how: Frame, sizes: tuple[Array | None, Array | None]) -> None:
+        self.name, self.x, self.y, self.how, self.sizes = name, x, y, how, sizes
 
-    def blocks(self, sized: bool) -> Iterator[tuple[slice, Array, Array, list[Array]]]:
-        """(rows, block of A, block of B, magnitudes of both)."""
-        runs = [act.blocks(self.name, t, v, _STEP) for act, t, v in zip(self.actions, self.stored, self.values, strict=True)]
-        sizes = [side.magnitudes.get(self.name) if sized else None for side in self.sides]
-        known = [
-            None if m is None else act.blocks(self.name, m, {g: np.abs(f) for g, f in v.items()}, _STEP)
-            for m, act, v in zip(sizes, self.actions, self.values, strict=True)
-        ]
-        for (here, x), (_, y) in zip(*runs, strict=True):
-            yield here, x, y, [np.abs(t) if run is None else next(run)[1] for t, run in zip((x, y), known, strict=True)]
+    def look(self, along: int | None, precision: Precision | None) -> tuple[Sums, Worst | None]:
+        """Sums per unit of the axis `along`, and the worst entry."""
+        sums = {k: np.zeros(self.x.shape[along] if along is not None else 1) for k in SUMS}
+        worst: Worst | None = None
+        magnitudes = self._magnitudes()
+        for block in blocks(self.how, self.x, self.y):
+            gap = block.x - block.y
+            if along is not None:
+                _collect(sums, block, gap, self.how, self.how.order.index(along))
+            if precision is None:
+                continue
+            known = next(magnitudes)
+            found = self._worst(block, gap, known, precision)
+            if block.single and found.deviation > 1 - ROUNDINGS / 16:
+                # the block's own rounding could have decided: look again in float64
+                exact = next(blocks(self._part(block.here), *self._parts(block.here), double=True))
+                found = self._worst(replace(exact, here=block.here), exact.x - exact.y, known, precision)
+            if worst is None or found.deviation > worst.deviation:
+                worst = found
+        if along is not None:
+            own = self.how.weights[self.how.order.index(along)]
+            if own is not None:
+                for k, power in (("dd", 2), ("aa", 2), ("bb", 2), ("a", 1), ("b", 1)):
+                    sums[k] *= own**power
+            sums["ab"] = (sums["aa"] + sums["bb"] - sums["dd"]) / 2
+        return sums, worst
 
-    def worst(self, here: slice, x: Array, y: Array, sizes: list[Array], precision: Precision) -> Worst:
-        """The entry of a block that deviates most."""
-        bound = np.maximum(sizes[0], sizes[1])
+    def _part(self, here: slice) -> Frame:
+        """The frame of a few rows of the running axis."""
+        cut = [None if t is None else t[here] for t in (self.how.moves[0], self.how.ratios[0], self.how.weights[0])]
+        return Frame(
+            tuple(range(len(self.how.order))),
+            (None, *self.how.moves[1:]),
+            (cut[1], *self.how.ratios[1:]),
+            (cut[2], *self.how.weights[1:]),
+        )
+
+    def _parts(self, here: slice) -> tuple[Array, Array]:
+        a, b = self.x.transpose(self.how.order), self.y.transpose(self.how.order)
+        return a[here], b[here] if self.how.moves[0] is None else b[self.how.moves[0][here]]
+
+    def _magnitudes(self) -> Iterator[tuple[Array | None, Array | None]]:
+        """For each block, the magnitudes of A and of B in A's frame, where they are not the entries themselves."""
+        sizes = self.sizes
+        if sizes[0] is None and sizes[1] is None:
+            while True:
+                yield None, None
+        absolute = replace(self.how, ratios=tuple(None if r is None else np.abs(r) for r in self.how.ratios))
+        left = np.abs(self.x) if sizes[0] is None else sizes[0]
+        right = np.abs(self.y) if sizes[1] is None else sizes[1]
+        for block in blocks(absolute, left.astype(np.float64), right.astype(np.float64)):
+            yield block.x, block.y
+
+    def _worst(self, block: Block, gap: Array, known: tuple[Array | None, Array | None], precision: Precision) -> Worst:
+        sizes = [np.abs(t) if m is None else m for t, m in zip((block.x, block.y), known, strict=True)]
+        bound = np.maximum(*sizes)
         bound *= 16 * precision.unit
-        gap = np.abs(x - y)
-        off = np.divide(gap, bound, out=np.where(gap > 0, np.inf, 0.0), where=bound > 0)
+        off = np.abs(gap)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            np.divide(off, bound, out=off)
+        np.copyto(off, 0.0, where=np.isnan(off))  # 0 / 0: both are zero
         if off.size and off.max() > 1 and off.ndim:  # only now does the floor matter
             at = np.nonzero(off > 1)
-            floor = np.zeros(len(at[0]))
-            for action, values, tiny in zip(self.actions, self.values, precision.floors, strict=True):
-                scale = np.full(len(at[0]), tiny)
-                for dim, f in enumerate(action.factors(self.name, values)):
-                    if f is not None:
-                        scale *= np.abs(f[at[dim] + (here.start if dim == 0 else 0)])
-                floor = np.maximum(floor, scale)
-            off[at] = gap[at] / np.maximum(bound[at], floor)
+            floor = np.full(len(at[0]), precision.floors[0])
+            scale = np.full(len(at[0]), precision.floors[1])
+            for dim, r in enumerate(self.how.ratios):
+                if r is not None:
+                    scale *= np.abs((r[block.here] if dim == 0 else r)[at[dim]])
+            wide = np.maximum(np.maximum(floor, scale), bound[at])
+            off[at] = np.divide(np.abs(gap[at]), wide, out=np.full(len(wide), np.inf), where=wide > 0)
         if not off.size:
             return Worst(self.name, (), 0.0)
         place = np.unravel_index(int(off.argmax()), off.shape)
-        index = tuple(int(i) for i in place)
-        return Worst(self.name, (index[0] + here.start, *index[1:]) if index else (), float(off[place]))
+        index = [0] * len(self.how.order)
+        for dim, i in zip(self.how.order, place, strict=True):
+            index[dim] = int(i)
+        if index:
+            index[self.how.order[0]] += block.here.start
+        return Worst(self.name, tuple(index), float(off[place]))
 
 
-def _collect(sums: Sums, x: Array, y: Array, dim: int, here: slice) -> None:
-    if dim:
-        x, y = np.moveaxis(x, dim, 0), np.moveaxis(y, dim, 0)
-        here = slice(0, len(x))
-    x, y = x.reshape(len(x), -1), y.reshape(len(y), -1)
-    d = x - y
-    sums["dd"][here] += np.einsum("ij,ij->i", d, d)
-    sums["aa"][here] += np.einsum("ij,ij->i", x, x)
-    sums["bb"][here] += np.einsum("ij,ij->i", y, y)
-    sums["ab"][here] += np.einsum("ij,ij->i", x, y)
-    sums["a"][here] += x.sum(axis=1)
-    sums["b"][here] += y.sum(axis=1)
-    sums["n"][here] += x.shape[1]
+def _collect(sums: Sums, block: Block, gap: Array, how: Frame, along: int) -> None:
+    """Add a block's sums to the units of the axis `along` (of the block), other axes weighted by A's factors."""
+    weights = [None if w is None else w.astype(gap.dtype, copy=False) for w in how.weights]
+    weights = [w if w is None or i else w[block.here] for i, w in enumerate(weights)]
+    rows = slice(None) if along else block.here
+    for key, value, power in (
+        ("dd", gap * gap, 2),
+        ("aa", block.x * block.x, 2),
+        ("bb", block.y * block.y, 2),
+        ("a", block.x, 1),
+        ("b", block.y, 1),
+    ):
+        sums[key][rows] += _summed(value, weights, along, power)
+    sums["n"][rows] += gap.size // max(1, gap.shape[along])
+
+
+def _summed(value: Array, weights: list[Floats | None], along: int, power: int) -> Array:
+    """Weighted sum over all axes but one."""
+    for i in reversed(range(value.ndim)):
+        if i != along:
+            w = weights[i]
+            ones = np.ones(value.shape[i], value.dtype) if w is None else w**power
+            value = np.tensordot(value, ones, (i, 0)) if i not in (value.ndim - 1, 0) else (ones @ value if i == 0 else value @ ones)
+    return value
 
 
 def _distribute(out: dict[str, Sums], a: Side, symmetry: Symmetry, name: str, dim: int, sums: Sums) -> None:

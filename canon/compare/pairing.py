@@ -36,7 +36,12 @@ def attributes(op: Op, ignore: tuple[str, ...] = ()) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in op.attrs.items():
         plain = json.loads(json.dumps(value, default=_jsonable))
-        ones = key in ("strides", "dilation") and op.kind not in ("max_pool", "avg_pool") and isinstance(plain, list) and set(plain) == {1}
+        ones = (
+            key in ("strides", "dilation")
+            and op.kind not in ("max_pool", "avg_pool")
+            and isinstance(plain, list)
+            and set(plain) == {1}
+        )
         if plain is None or ones or _TRIVIAL.get(key) == plain or key in ignore:
             continue
         out[key] = plain
@@ -55,7 +60,11 @@ def signature(network: Network, op: Op, ignore: tuple[str, ...] = ()) -> str:
 
 def pair(a: Network, b: Network, ignore: tuple[str, ...] = ()) -> Pairing:
     """Pair two networks of one architecture; MismatchError names the first three differences."""
-    if len(a.outputs) != len(b.outputs) or len(a.inputs) != len(b.inputs) or [*map(len, a.inputs.values())] != [*map(len, b.inputs.values())]:
+    if (
+        len(a.outputs) != len(b.outputs)
+        or len(a.inputs) != len(b.inputs)
+        or [*map(len, a.inputs.values())] != [*map(len, b.inputs.values())]
+    ):
         raise MismatchError("", "; ".join(differences(a, b, ignore)), _HINT)
     walk = _Walk(a, b, ignore)
     for va, vb in zip(a.outputs, b.outputs, strict=True):
@@ -73,7 +82,7 @@ class _Walk:
         self.ops: dict[str, str] = {}
         self.values: dict[str, str] = {}
         self.tensors: dict[str, str] = {}
-        self.keys = tuple(_keys(n, ignore) for n in (a, b))
+        self.keys = tuple(value_keys(n, ignore) for n in (a, b))
         self.places = tuple({v: i for i, v in enumerate(n.inputs)} for n in (a, b))
 
     def value(self, va: str, vb: str) -> bool:
@@ -90,7 +99,9 @@ class _Walk:
                 if oa is not ob or self.places[0][va] != self.places[1][vb]:
                     return False
                 continue
-            if signature(self.a, oa, self.ignore) != signature(self.b, ob, self.ignore) or len(oa.inputs) != len(ob.inputs):
+            if signature(self.a, oa, self.ignore) != signature(self.b, ob, self.ignore) or len(oa.inputs) != len(
+                ob.inputs
+            ):
                 return False
             self.ops[ob.name] = oa.name
             for role, tb in ob.params.items():
@@ -105,7 +116,7 @@ class _Walk:
         return True
 
 
-def _keys(network: Network, ignore: tuple[str, ...]) -> dict[str, str]:
+def value_keys(network: Network, ignore: tuple[str, ...]) -> dict[str, str]:
     """For each value, a hash of all that it is computed from, names left out."""
     keys = {v: hashlib.sha256(f"input {i}".encode()).hexdigest() for i, v in enumerate(network.inputs)}
     for op in network.ops:
@@ -162,9 +173,20 @@ def renamed(network: Network, to: Network, pairing: Pairing) -> Network:
         if "bias" in own[name].params and "bias" not in params:
             params["bias"] = own[name].params["bias"]
             tensors.setdefault(params["bias"], np.zeros(to.tensors[params["bias"]].shape, np.float32))
-        ops.append(replace(op, name=name, inputs=tuple(pairing.values[v] for v in op.inputs), output=pairing.values[op.output], params=params))
+        ops.append(
+            replace(
+                op,
+                name=name,
+                inputs=tuple(pairing.values[v] for v in op.inputs),
+                output=pairing.values[op.output],
+                params=params,
+            )
+        )
     # in the first network's order, and with its order of inputs
-    ops = [replace(o, inputs=own[o.name].inputs, attrs=own[o.name].attrs) for o in sorted(ops, key=lambda o: list(own).index(o.name))]
+    ops = [
+        replace(o, inputs=own[o.name].inputs, attrs=own[o.name].attrs)
+        for o in sorted(ops, key=lambda o: list(own).index(o.name))
+    ]
     inputs = {pairing.values.get(v, v): s for v, s in network.inputs.items()}
     return Network(tensors, tuple(ops), inputs, to.outputs)
 

@@ -44,7 +44,8 @@ class SpaceFigures:
 @dataclass(frozen=True)
 class TensorFigures:
     """The plain diff of one tensor, as stored. status: same, differs, shape, only in a, only in b; statistics: whether it
-    is a running statistic of a batch norm, and no trained parameter."""
+    is a running statistic of a batch norm, and no trained parameter.
+    """
 
     a: str | None
     b: str | None

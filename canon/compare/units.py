@@ -23,7 +23,11 @@ Bools = NDArray[np.bool_]
 
 
 def unit_figures(
-    pair: Pair, state: State, sums: Mapping[str, Sums], live: tuple[Mapping[str, Bools], Mapping[str, Bools]], runners: bool
+    pair: Pair,
+    state: State,
+    sums: Mapping[str, Sums],
+    live: tuple[Mapping[str, Bools], Mapping[str, Bools]],
+    runners: bool,
 ) -> tuple[UnitFigures, ...]:
     """One line for every unit of every space, in the order of A. runners: whether runner-ups are looked for."""
     out: list[UnitFigures] = []
@@ -39,10 +43,15 @@ def unit_figures(
         for i in range(space.size):
             j = int(partner[i])
             flags = []
-            for word, here in (("dead", pair.a.dead[name][i] or pair.b.dead[name][j]), ("duplicate", twins[0][i] or twins[1][j])):
+            for word, here in (
+                ("dead", pair.a.dead[name][i] or pair.b.dead[name][j]),
+                ("duplicate", twins[0][i] or twins[1][j]),
+            ):
                 if here:
                     flags.append(word)
-            if any(i in _units(records[0], name, "constant") for _ in (0,)) or j in _units(records[1], name, "constant"):
+            if any(i in _units(records[0], name, "constant") for _ in (0,)) or j in _units(
+                records[1], name, "constant"
+            ):
                 flags.append("constant")
             if "dead" not in flags and not (live[0][name][i] and live[1][name][j]):
                 flags.append("negligible")
@@ -52,7 +61,18 @@ def unit_figures(
                 runner = {"b": int(second[0][i]), "ratio": ratio}
                 if ratio > AMBIGUOUS:
                     flags.append("ambiguous")
-            out.append(UnitFigures(name, i, j, float(d[i]), float(c[i]) if np.isfinite(c[i]) else None, float(scale[i]), runner, tuple(flags)))
+            out.append(
+                UnitFigures(
+                    name,
+                    i,
+                    j,
+                    float(d[i]),
+                    float(c[i]) if np.isfinite(c[i]) else None,
+                    float(scale[i]),
+                    runner,
+                    tuple(flags),
+                )
+            )
     return tuple(out)
 
 

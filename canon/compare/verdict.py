@@ -35,12 +35,26 @@ def verdict(facts: Facts) -> tuple[str, str]:
     failed = facts.outputs is not None and facts.outputs.deviation is not None and facts.outputs.deviation > 1
     if facts.worst is not None and not facts.partial and not failed:
         if facts.worst.deviation <= 1:
-            return "equivalent", f"one is the other relabelled and rescaled: every entry agrees to {facts.worst.deviation:.2g} of its rounding bound"
+            return (
+                "equivalent",
+                f"one is the other relabelled and rescaled: every entry agrees to {facts.worst.deviation:.2g} of its rounding bound",
+            )
         if facts.coarse is not None and facts.coarse <= 1:
             kind = TYPES.get(facts.unit, "its type")
-            return "same-to-precision", f"the same up to the rounding of {kind}: every entry agrees to {facts.coarse:.2g} of that bound"
-    if facts.outputs is not None and not facts.partial and facts.outputs.deviation is not None and facts.outputs.deviation <= 1:
-        return "same-function", f"outputs agree on {facts.outputs.probes} probes to {facts.outputs.deviation:.2g} of the rounding bound, but no relabelling and rescaling was found"
+            return (
+                "same-to-precision",
+                f"the same up to the rounding of {kind}: every entry agrees to {facts.coarse:.2g} of that bound",
+            )
+    if (
+        facts.outputs is not None
+        and not facts.partial
+        and facts.outputs.deviation is not None
+        and facts.outputs.deviation <= 1
+    ):
+        return (
+            "same-function",
+            f"outputs agree on {facts.outputs.probes} probes to {facts.outputs.deviation:.2g} of the rounding bound, but no relabelling and rescaling was found",
+        )
     return _descent(facts)
 
 
@@ -54,9 +68,15 @@ def _descent(facts: Facts) -> tuple[str, str]:
     if standing.score >= standing.threshold and standing.units >= FEWEST:
         return "related", f"partners stand clear of every rival ({figures}, {standing.threshold:.2f} is asked)"
     if standing.units < ENOUGH:
-        return "undecided", f"too narrow to tell: {standing.units} units, {ENOUGH} are needed; run both on the same data"
+        return (
+            "undecided",
+            f"too narrow to tell: {standing.units} units, {ENOUGH} are needed; run both on the same data",
+        )
     if standing.score >= standing.threshold / 2:
-        return "undecided", f"some partners stand out, too few to call ({figures}, {standing.threshold:.2f} is asked); an earlier checkpoint of either would settle it"
+        return (
+            "undecided",
+            f"some partners stand out, too few to call ({figures}, {standing.threshold:.2f} is asked); an earlier checkpoint of either would settle it",
+        )
     if facts.hindrances:
         return "undecided", f"no trace of common descent, but {facts.hindrances[0]}"
     return "independent", f"no trace of common descent in the two files ({figures}, under {standing.threshold / 2:.2f})"

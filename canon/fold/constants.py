@@ -68,7 +68,13 @@ def absorb_constant(work: Work, reader: Op, constant: Array, size: Array) -> Non
     """Add W c to an affine op's bias. constant, size: one value and its magnitude as a batch, alike at all positions."""
     reader = next(o for o in work.ops if o.name == reader.name)
     role = "shift" if reader.kind == "scale_shift" else "bias"
-    along = reader.attrs.get("axis", -1) if reader.kind == "scale_shift" else -1 if reader.kind == "dense" else channel_axis(reader)
+    along = (
+        reader.attrs.get("axis", -1)
+        if reader.kind == "scale_shift"
+        else -1
+        if reader.kind == "dense"
+        else channel_axis(reader)
+    )
     vectors = []
     for x in (constant, size):
         flat = np.moveaxis(x[0], int(along), -1).reshape(-1, x[0].shape[int(along)])
@@ -79,7 +85,9 @@ def absorb_constant(work: Work, reader: Op, constant: Array, size: Array) -> Non
     bias = work.get(reader, role) or (np.zeros(n), np.zeros(n))
     empty = {"kernel": weight[0], "scale": weight[0], role: np.zeros(n)}
     gain = kind_of(reader).absorb(reader, empty, vectors[0], None)[role]
-    bound = kind_of(reader).absorb(reader, {"kernel": weight[1], "scale": weight[1], role: np.zeros(n)}, np.abs(vectors[1]), None)[role]
+    bound = kind_of(reader).absorb(
+        reader, {"kernel": weight[1], "scale": weight[1], role: np.zeros(n)}, np.abs(vectors[1]), None
+    )[role]
     work.put(reader, role, bias[0] + gain, bias[1] + bound)
 
 
@@ -95,7 +103,11 @@ def gather_sums(work: Work) -> None:
             continue
         roles = ["shift" if op.kind == "scale_shift" else "bias" for op in found]
         held = [(op, role, b) for op, role in zip(found, roles, strict=True) if (b := work.get(op, role)) is not None]
-        if len(held) < 1 or (len(held) == 1 and held[0][0] is found[0]) or not any(b[0].any() for _, _, b in held[1:] or held):
+        if (
+            len(held) < 1
+            or (len(held) == 1 and held[0][0] is found[0])
+            or not any(b[0].any() for _, _, b in held[1:] or held)
+        ):
             continue
         total = sum(b[0] for _, _, b in held)
         size = sum(b[1] for _, _, b in held)
@@ -110,7 +122,12 @@ def centre_logits(work: Work) -> None:
     """Take the mean over the classes out of kernel and bias where a softmax follows."""
     for soft in [op for op in work.ops if op.kind == "softmax"]:
         op = work.writer(soft.inputs[0])
-        if op is None or op.kind not in ("dense", "conv") or not work.unshared(op) or work.only_reader(op.output) is None:
+        if (
+            op is None
+            or op.kind not in ("dense", "conv")
+            or not work.unshared(op)
+            or work.only_reader(op.output) is None
+        ):
             continue
         rank = len(work.shapes[soft.output])
         if int(soft.attrs.get("axis", -1)) % rank != work.channels(op):
@@ -135,4 +152,3 @@ def without_last_nonlinearity(ops: tuple[Op, ...], outputs: tuple[str, ...]) -> 
     ends = {op.output: op for op in ops if op.kind in ("softmax", "sigmoid")}
     cut = {v: ends[v].inputs[0] for v in outputs if v in ends and not any(v in op.inputs for op in ops)}
     return tuple(op for op in ops if op.output not in cut), tuple(cut.get(v, v) for v in outputs)
-

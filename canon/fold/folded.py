@@ -23,7 +23,8 @@ from canon.symmetry import Axis, Concat, Fixed, Floats, Indices, Product, Symmet
 @dataclass(frozen=True)
 class Folded:
     """network: the folded network; source: the one it came from; magnitudes: for tensors into which something was summed,
-    the sum of absolute values; record: what was folded, in order."""
+    the sum of absolute values; record: what was folded, in order.
+    """
 
     network: Network
     source: Network
@@ -160,4 +161,3 @@ def fold(network: Network) -> Folded:
     done = work.network()
     kept = {n: m for n, m in work.magnitudes.items() if n in done.tensors}
     return Folded(done, network, kept, tuple(work.record))
-

@@ -69,7 +69,12 @@ def _pointwise(work: Work, op: Op) -> bool:
     """A convolution that is a dense map at each position."""
     k = _kernel(work, op).shape[2:]
     strides = op.attrs.get("strides") or [1]
-    return op.kind == "conv" and prod(k) == 1 and all(int(s) == 1 for s in strides) and not isinstance(op.attrs.get("padding", "valid"), list)
+    return (
+        op.kind == "conv"
+        and prod(k) == 1
+        and all(int(s) == 1 for s in strides)
+        and not isinstance(op.attrs.get("padding", "valid"), list)
+    )
 
 
 def _fits(work: Work, first: Op, average: Op | None, last: Op) -> bool:
@@ -80,10 +85,14 @@ def _fits(work: Work, first: Op, average: Op | None, last: Op) -> bool:
     if first.kind == "dense":
         return average is None and (last.kind == "dense" or _pointwise(work, last))
     rank = len(work.shapes[first.output])
-    same_axis = (last.kind == "dense" and channel_axis(first) % rank == rank - 1) or (last.kind == "conv" and channel_axis(last) == channel_axis(first))
+    same_axis = (last.kind == "dense" and channel_axis(first) % rank == rank - 1) or (
+        last.kind == "conv" and channel_axis(last) == channel_axis(first)
+    )
     if average is not None:
         flat = average.kind == "global_avg_pool" and not average.attrs.get("keepdims")
-        if first.kind == "depthwise_conv" or not (last.kind == "dense" if flat else _pointwise(work, last) and same_axis):
+        if first.kind == "depthwise_conv" or not (
+            last.kind == "dense" if flat else _pointwise(work, last) and same_axis
+        ):
             return False
         return average.attrs.get("channels", "last") == first.attrs.get("channels", "last")
     if not same_axis:
@@ -122,7 +131,11 @@ def _replace(work: Work, first: Op, last: Op, average: Op | None) -> None:
     for role, (t, m) in tensors.items():
         work.tensors[names[role]], work.magnitudes[names[role]] = t, m
     if average is not None:
-        work.shapes[output] = (*work.shapes[first.output][:-1], len(kernel)) if channel_axis(first) else (len(kernel), *work.shapes[first.output][1:])
+        work.shapes[output] = (
+            (*work.shapes[first.output][:-1], len(kernel))
+            if channel_axis(first)
+            else (len(kernel), *work.shapes[first.output][1:])
+        )
     new = Op(kind, last.name, first.inputs, output, names, dict(shape_of.attrs))
     work.swap(last, new)
     if average is not None:

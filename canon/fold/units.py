@@ -116,8 +116,11 @@ class _Space:
         """Whether an op of these kinds reads a value that carries the space."""
         return any(
             isinstance(leaf, Use) and leaf.space == self.name
-            for op in self.network.ops if op.kind in kinds
-            for v in op.inputs for side in self.symmetry.values[v] for leaf in leaves(side.axis)
+            for op in self.network.ops
+            if op.kind in kinds
+            for v in op.inputs
+            for side in self.symmetry.values[v]
+            for leaf in leaves(side.axis)
         )
 
     def _only_writer(self) -> Op | None:
@@ -166,7 +169,9 @@ class _Space:
             return False
         spread = [-1 if i == at else 1 for i in range(len(shape))]
         for reader, way in ways:
-            x, mask, size = (np.broadcast_to(np.asarray(v, float).reshape(spread), shape)[None] for v in (start, units, sizes))
+            x, mask, size = (
+                np.broadcast_to(np.asarray(v, float).reshape(spread), shape)[None] for v in (start, units, sizes)
+            )
             for step in way:
                 size = kind_of(step).magnitude(step, [size], {})
                 x = kind_of(step).forward(step, [x], {})

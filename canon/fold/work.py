@@ -30,7 +30,8 @@ class Step:
 @dataclass
 class Work:
     """ops, tensors and outputs that folds rewrite in place; magnitudes: for tensors into which something was summed, the
-    sum of absolute values (other tensors: their own); record: what was done."""
+    sum of absolute values (other tensors: their own); record: what was done.
+    """
 
     ops: list[Op]
     tensors: dict[str, Array]
@@ -42,11 +43,15 @@ class Work:
 
     @classmethod
     def of(cls, network: Network) -> Work:
-        return cls(list(network.ops), dict(network.tensors), network.inputs, list(network.outputs), dict(network.shapes))
+        return cls(
+            list(network.ops), dict(network.tensors), network.inputs, list(network.outputs), dict(network.shapes)
+        )
 
     def network(self) -> Network:
         used = {t for op in self.ops for t in op.params.values()}
-        return Network({n: t for n, t in self.tensors.items() if n in used}, tuple(self.ops), self.inputs, tuple(self.outputs))
+        return Network(
+            {n: t for n, t in self.tensors.items() if n in used}, tuple(self.ops), self.inputs, tuple(self.outputs)
+        )
 
     def writer(self, value: str) -> Op | None:
         return next((op for op in self.ops if op.output == value), None)

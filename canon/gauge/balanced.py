@@ -22,7 +22,12 @@ _REACH = 40.0
 
 
 def balanced(
-    network: Network, tensors: Mapping[str, Array], symmetry: Symmetry, start: Gauged | None = None, tolerance: float = 1e-9, steps: int = 500
+    network: Network,
+    tensors: Mapping[str, Array],
+    symmetry: Symmetry,
+    start: Gauged | None = None,
+    tolerance: float = 1e-9,
+    steps: int = 500,
 ) -> Gauged:
     """Scales of least total square, signs of the `incoming` gauge. tolerance: relative, on the gradient."""
     start = incoming(network, tensors, symmetry) if start is None else start
@@ -56,7 +61,10 @@ class _Squares:
         slopes = _slopes(tensors, symmetry, values)
         self.terms: list[tuple[Array, list[list[tuple[slice, Array, float]]]]] = []
         for name, axes in symmetry.axes.items():
-            sides = [[(self.at[g], entries(s.axis, g), exponent(s.axis, g)) for g in gauges_of(s.axis) if g in self.at] for s in axes]
+            sides = [
+                [(self.at[g], entries(s.axis, g), exponent(s.axis, g)) for g in gauges_of(s.axis) if g in self.at]
+                for s in axes
+            ]
             if not any(sides):
                 continue
             x = np.asarray(tensors[name], np.float64)

@@ -27,7 +27,10 @@ def exact(network: Network, symmetry: Symmetry) -> Gauged:
     open_ = {g.name: np.ones(g.size, bool) for g in symmetry.gauges.values() if _rounds_never(g.kind, g.flip)}
     margins: dict[str, Floats] = {}
     for op in network_ops(network):
-        seen = {g: np.where(open_[g], np.inf, v) if g in open_ and symmetry.gauges[g].kind == "positive" else v for g, v in values.items()}
+        seen = {
+            g: np.where(open_[g], np.inf, v) if g in open_ and symmetry.gauges[g].kind == "positive" else v
+            for g, v in values.items()
+        }
         for g in targets(op, symmetry, "positive"):
             if g in open_ and open_[g].any():
                 trial = {**seen, **{h: values[h] for h in targets(op, symmetry, "positive")}}
@@ -50,7 +53,9 @@ def _rounds_never(kind: str, flip: str) -> bool:
     return kind == "positive" or (kind == "sign" and flip == "none")
 
 
-def _larger_side(op: Op, tensors: Mapping[str, Array], symmetry: Symmetry, gauge: str, values: Mapping[str, Floats]) -> tuple[Floats, Floats]:
+def _larger_side(
+    op: Op, tensors: Mapping[str, Array], symmetry: Symmetry, gauge: str, values: Mapping[str, Floats]
+) -> tuple[Floats, Floats]:
     """For each unit +1 or -1 as its positive or negative entries are larger (0: nothing comes in), and 0 where both are the same."""
     n = symmetry.gauges[gauge].size
     rows: list[list[Array]] = [[] for _ in range(n)]

@@ -24,7 +24,8 @@ _ONE = 16 * 2.0**-24
 @dataclass(frozen=True)
 class Gauged:
     """gauges: factor vectors that bring a network into the gauge; margins: for sign gauges, how clear each sign is, from
-    0 (a toss-up) to 1."""
+    0 (a toss-up) to 1.
+    """
 
     gauges: Mapping[str, Floats]
     margins: Mapping[str, Floats]
@@ -47,7 +48,10 @@ def incoming(network: Network, tensors: Mapping[str, Array], symmetry: Symmetry,
             open_[g.sign] &= np.abs(np.asarray(tensors[g.slope], np.float64)).reshape(-1) == 1
     for op in network_ops(network):
         # what comes from a unit that nothing has written yet is zero: it counts for nothing
-        seen = {g: np.where(open_[g], np.inf, v) if g in open_ and symmetry.gauges[g].kind == "positive" else v for g, v in values.items()}
+        seen = {
+            g: np.where(open_[g], np.inf, v) if g in open_ and symmetry.gauges[g].kind == "positive" else v
+            for g, v in values.items()
+        }
         for g in targets(op, symmetry, "positive"):
             if not open_[g].any():
                 continue

@@ -12,7 +12,7 @@ from canon.ops.base import Array
 from canon.pieces import entries, exponent
 from canon.symmetry import Floats, Symmetry, factor, gauges_of
 
-_CHUNK = 1 << 21
+_CHUNK = 1 << 18
 """Entries handled at a time."""
 
 
@@ -47,21 +47,35 @@ def incoming_moment(
     return total
 
 
-def side_moment(t: Array, symmetry: Symmetry, tensor: str, dim: int, values: Mapping[str, Floats], power: int) -> Floats:
-    """Sum of (entry * factors) ** power over all axes but one, (size of that axis,), in float64."""
+def side_moment(
+    t: Array, symmetry: Symmetry, tensor: str, dim: int, values: Mapping[str, Floats], power: int, rough: bool = False
+) -> Floats:
+    """Sum of (entry * factors) ** power over all axes but one, (size of that axis,).
+
+    In float64; rough: in the stored type, where only the order of magnitude matters. Read along memory, a block at a time.
+    """
     axes = symmetry.axes[tensor]
+    if not t.ndim:
+        return np.asarray(t, np.float64).reshape(1) ** power
     factors = [factor(side.axis, values) for side in axes]
     own = factors[dim]
-    x = np.moveaxis(t, dim, 0)
-    others = [f for i, f in enumerate(factors) if i != dim]
-    out = np.empty(len(x))
-    step = max(1, _CHUNK // max(1, x[0].size))
+    far = int(np.argmax(np.abs(t.strides)))
+    order = (far, *(i for i in range(t.ndim) if i != far))
+    x, weights, along = t.transpose(order), [None if (f := factors[i]) is None else f**power for i in order], order.index(dim)
+    kind = x.dtype if rough and x.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+    out = np.zeros(t.shape[dim])
+    step = max(1, _CHUNK // max(1, x[0].size if len(x) else 1))
     for start in range(0, len(x), step):
-        part = np.asarray(x[start : start + step], np.float64)
-        part = part * part if power == 2 else part**power
-        for f in reversed(others):  # contract the last axis first
-            part = part.sum(axis=-1) if f is None else part @ (f**power)
-        out[start : start + step] = part
+        here = slice(start, min(start + step, len(x)))
+        part = np.asarray(x[here], kind)
+        part = part * part if power == 2 else part if power == 1 else part**power
+        for i in reversed(range(part.ndim)):
+            if i == along:
+                continue
+            w = weights[i]
+            w = np.ones(part.shape[i], kind) if w is None else (w[here] if i == 0 else w).astype(kind, copy=False)
+            part = w @ part if i == 0 and part.ndim == 2 else np.tensordot(part, w, (i, 0))
+        out[here if along == 0 else slice(None)] += part
     return out if own is None else out * own**power
 
 

@@ -3,5 +3,18 @@
 from canon.matching.assign import Assignment, assign, runners_up
 from canon.matching.problem import Problem, State
 from canon.matching.search import Matching, anchored, descend, search, stored
+from canon.matching.sketch import sketched
 
-__all__ = ["Assignment", "Matching", "Problem", "State", "anchored", "assign", "descend", "runners_up", "search", "stored"]
+__all__ = [
+    "Assignment",
+    "Matching",
+    "Problem",
+    "State",
+    "anchored",
+    "assign",
+    "descend",
+    "runners_up",
+    "search",
+    "sketched",
+    "stored",
+]

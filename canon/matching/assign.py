@@ -12,7 +12,8 @@ from canon.symmetry import Floats, Indices
 @dataclass(frozen=True)
 class Assignment:
     """partner[i]: the column assigned to row i; proved: whether every row has its own best column, all distinct, which
-    proves the optimum without a solver."""
+    proves the optimum without a solver.
+    """
 
     partner: Indices
     proved: bool

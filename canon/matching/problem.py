@@ -43,7 +43,9 @@ class Block:
 class Problem:
     """Two networks on one symmetry. a, b: normalised, centred tensors by name, read when they are needed."""
 
-    def __init__(self, symmetry: Symmetry, a: Mapping[str, Array], b: Mapping[str, Array], tensors: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, symmetry: Symmetry, a: Mapping[str, Array], b: Mapping[str, Array], tensors: Sequence[str] | None = None
+    ) -> None:
         self.symmetry, self._a, self._b = symmetry, a, b
         self.pieces = [p for p in cut(symmetry, tensors) if any(x.space for x in p.axes)]
         self.of: dict[str, list[tuple[Piece, int]]] = {s: [] for s in symmetry.spaces}
@@ -120,6 +122,18 @@ class Problem:
             plain[key] = plain[key] + found if key in plain else found
         return Similarity(n, plain, inner)
 
+    def own_signs(self, space: str, state: State, use: Sequence[tuple[Piece, int]]) -> dict[str, Floats]:
+        """The best signs where every unit is matched with the unit of its own number; by gauge."""
+        n = self.symmetry.spaces[space].size
+        plain: dict[frozenset[str], Floats] = {}
+        for piece, i in use:
+            block = self.block(piece)
+            x, y = (np.moveaxis(t, i, 0).reshape(n, -1) for t in (block.a, self.moved(block, state, held=i)))
+            key = frozenset(piece.axes[i].signs & set(state.signs))
+            found = np.einsum("ij,ij->i", x, y)
+            plain[key] = plain[key] + found if key in plain else found
+        return _best_signs(plain, n)
+
     def norms(self, space: str, use: Sequence[tuple[Piece, int]] | None = None) -> tuple[Floats, Floats]:
         """Norms of the units' stacked blocks in A and in B (B as stored: relabelling elsewhere does not change them)."""
         n = self.symmetry.spaces[space].size
@@ -135,7 +149,8 @@ class Problem:
 @dataclass
 class Similarity:
     """Similarities of units: plain, by the sign gauges that would flip them; inner: (n, n, m, m) where each unit holds m
-    copies of another space."""
+    copies of another space.
+    """
 
     n: int
     plain: dict[frozenset[str], Floats]
@@ -148,7 +163,9 @@ class Similarity:
         if len(gauges) == 1 and set(self.plain) <= {frozenset(), frozenset(gauges)}:
             out = np.abs(self.plain[frozenset(gauges)]) + self.plain.get(frozenset(), 0.0)
         elif gauges:
-            out = np.max([sum(s * _sign(key, choice) for key, s in self.plain.items()) for choice in _choices(gauges)], axis=0)
+            out = np.max(
+                [sum(s * _sign(key, choice) for key, s in self.plain.items()) for choice in _choices(gauges)], axis=0
+            )
         elif self.plain:
             out = sum(self.plain.values(), start=np.zeros(()))
         if self.inner is not None:
@@ -158,17 +175,11 @@ class Similarity:
     def signs_at(self, partner: Indices) -> dict[str, Floats]:
         """The best signs of B's units once row i is matched with column partner[i]; by gauge, in B's labelling."""
         rows = np.arange(self.n)
-        gauges = sorted({g for key in self.plain for g in key})
-        if not gauges:
-            return {}
-        choices = list(_choices(gauges))
-        totals = np.array([sum(s[rows, partner] * _sign(key, c) for key, s in self.plain.items()) for c in choices])
-        picked = totals.argmax(axis=0)
+        found = _best_signs({key: s[rows, partner] for key, s in self.plain.items()}, self.n)
         out = {}
-        for g in gauges:
-            s = np.ones(self.n)
-            s[partner] = np.array([c[g] for c in choices])[picked]
-            out[g] = s
+        for g, s in found.items():
+            out[g] = np.empty(self.n)
+            out[g][partner] = s
         return out
 
     def inner_at(self, partner: Indices) -> Indices | None:
@@ -176,6 +187,17 @@ class Similarity:
         if self.inner is None:
             return None
         return _best_inner(self.inner[np.arange(self.n), partner][:, None])[1][:, 0]
+
+
+def _best_signs(plain: Mapping[frozenset[str], Floats], n: int) -> dict[str, Floats]:
+    """For each unit the signs that make its similarity largest; plain: by the gauges that would flip them, (n,)."""
+    gauges = sorted({g for key in plain for g in key})
+    if not gauges:
+        return {}
+    choices = list(_choices(gauges))
+    totals = np.array([sum((s * _sign(key, c) for key, s in plain.items()), start=np.zeros(n)) for c in choices])
+    picked = totals.argmax(axis=0)
+    return {g: np.array([c[g] for c in choices])[picked] for g in gauges}
 
 
 def _choices(gauges: Sequence[str]) -> Iterator[dict[str, float]]:

@@ -24,7 +24,8 @@ _SWEEPS = 100
 @dataclass(frozen=True)
 class Matching:
     """state: the relabelling and signs found; objective: sum of <A, g B>; start: where the search began ("stored", "from
-    the inputs", "from the outputs"); sweeps: how many the descent took; proved: spaces whose last assignment was proved."""
+    the inputs", "from the outputs"); sweeps: how many the descent took; proved: spaces whose last assignment was proved.
+    """
 
     state: State
     objective: float
@@ -50,12 +51,12 @@ def search(problem: Problem, tell: Callable[[str], None] = lambda _: None) -> Ma
 
 
 def stored(problem: Problem) -> State:
-    """The stored labelling, with the best signs."""
+    """The stored labelling, with the best signs: of every unit with its own number, space after space."""
     state = problem.identity()
     for space in problem.free:
-        partner = state.perms[space]
         use = [(p, i) for p, i in problem.of[space] if p.axes[i].role == "in"] or problem.of[space]
-        state.signs.update(problem.similarity(space, state, use).signs_at(partner))
+        if any(p.axes[i].signs for p, i in use):
+            state.signs.update(problem.own_signs(space, state, use))
     return state
 
 
@@ -93,7 +94,9 @@ def _inner_of(problem: Problem, space: str) -> str:
     return problem.symmetry.spaces[space].over or ""
 
 
-def place(problem: Problem, state: State, space: str, use: list[tuple[Piece, int]] | None = None, normalise: bool = False) -> tuple[bool, bool]:
+def place(
+    problem: Problem, state: State, space: str, use: list[tuple[Piece, int]] | None = None, normalise: bool = False
+) -> tuple[bool, bool]:
     """Match one space with all others held; (whether it moved, whether the assignment is proved optimal)."""
     similarity = problem.similarity(space, state, use)
     total = similarity.total()
@@ -110,7 +113,9 @@ def place(problem: Problem, state: State, space: str, use: list[tuple[Piece, int
     inner = similarity.inner_at(result.partner)
     if inner is not None:
         state.perms[problem.inner[space]] = inner
-    moved = not np.array_equal(before[0], result.partner) or any(not np.array_equal(v, state.signs[g]) for g, v in before[1].items())
+    moved = not np.array_equal(before[0], result.partner) or any(
+        not np.array_equal(v, state.signs[g]) for g, v in before[1].items()
+    )
     return moved or inner is not None, result.proved
 
 
@@ -142,4 +147,6 @@ def descend(problem: Problem, start: State, name: str, spaces: list[str] | None 
 
 
 def _same(a: State, b: State) -> bool:
-    return all(np.array_equal(p, b.perms[s]) for s, p in a.perms.items()) and all(np.array_equal(v, b.signs[g]) for g, v in a.signs.items())
+    return all(np.array_equal(p, b.perms[s]) for s, p in a.perms.items()) and all(
+        np.array_equal(v, b.signs[g]) for g, v in a.signs.items()
+    )

@@ -191,6 +191,14 @@ class OpKind:
         """
         return self.forward(op, inputs, params)
 
+    def both(
+        self, op: Op, inputs: Sequence[Array], sizes: Sequence[Array], params: Mapping[str, Array]
+    ) -> tuple[Array, Array]:
+        """`forward` and `magnitude` at once; params as stored, of any type."""
+        double = {r: np.asarray(p, inputs[0].dtype) for r, p in params.items()}
+        absolute = {r: p if r == "variance" else np.abs(p) for r, p in double.items()}
+        return self.forward(op, inputs, double), self.magnitude(op, sizes, absolute)
+
     def absorb(self, op: Op, params: dict[str, Array], t_in: Array | None, t_out: Array | None) -> dict[str, Array]:
         """The changed parameters of f'(x) = f(x + t_in) + t_out, with t_in and t_out one number per channel.
 

@@ -30,7 +30,9 @@ def with_channels(op: Op, sizes: Shape, channels: int | None) -> Shape:
     return (channels, *sizes) if channel_axis(op) == 0 else (*sizes, channels)
 
 
-def pads(op: Op, sizes: Shape, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> list[tuple[int, int]] | None:
+def pads(
+    op: Op, sizes: Shape, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int]
+) -> list[tuple[int, int]] | None:
     """(low, high) padding per spatial axis; None where it depends on a size that is not known."""
     how = op.attrs.get("padding", "valid")
     if how == "valid":
@@ -84,7 +86,9 @@ def pads_zero(op: Op, sizes: Shape, kernel: Sequence[int]) -> bool:
     return padding is None or any(lo or hi for lo, hi in padding)
 
 
-def padded(op: Op, x: Array, kernel: Sequence[int], fill: float) -> tuple[Array, tuple[int, ...], tuple[int, ...], Shape]:
+def padded(
+    op: Op, x: Array, kernel: Sequence[int], fill: float
+) -> tuple[Array, tuple[int, ...], tuple[int, ...], Shape]:
     """x (batch, *sizes, channels) padded; with strides, dilation and output sizes."""
     rank = len(kernel)
     strides, dilation = window(op, "strides", rank), window(op, "dilation", rank)
@@ -95,10 +99,15 @@ def padded(op: Op, x: Array, kernel: Sequence[int], fill: float) -> tuple[Array,
     return x, strides, dilation, out_sizes(op, sizes, kernel, strides, dilation)
 
 
-def offsets(x: Array, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int], sizes: Shape) -> Iterator[tuple[tuple[int, ...], Array]]:
+def offsets(
+    x: Array, kernel: Sequence[int], strides: Sequence[int], dilation: Sequence[int], sizes: Shape
+) -> Iterator[tuple[tuple[int, ...], Array]]:
     """For each position in the window, its index and the slice of padded x that it sees: (batch, *sizes, channels)."""
     for at in product(*map(range, kernel)):
-        cut = tuple(slice(a * d, a * d + ((n or 0) - 1) * s + 1, s) for a, d, s, n in zip(at, dilation, strides, sizes, strict=True))
+        cut = tuple(
+            slice(a * d, a * d + ((n or 0) - 1) * s + 1, s)
+            for a, d, s, n in zip(at, dilation, strides, sizes, strict=True)
+        )
         yield at, x[(slice(None), *cut)]
 
 

@@ -12,7 +12,21 @@ import numpy as np
 
 from canon.errors import ShapeConflict, UnsupportedOp
 from canon.ops.base import Array, AxisRef, Equations, Op, OpKind, Shape, across, expect, plain, reads, writes
-from canon.ops.geometry import channel_axis, from_last, offsets, out_sizes, padded, pads_zero, spatial, to_last, window, with_channels
+from canon.ops.geometry import (
+    channel_axis,
+    from_last,
+    offsets,
+    out_sizes,
+    padded,
+    pads_zero,
+    spatial,
+    to_last,
+    window,
+    with_channels,
+)
+
+_LARGE, _BLOCK = 1 << 20, 1 << 18
+"""Kernels with at least so many entries are widened in blocks of so many."""
 
 
 def _anchor_flips(op: Op, eq: Equations, inner: AxisRef, out: AxisRef, zeros: bool) -> None:
@@ -57,6 +71,31 @@ class Dense(OpKind):
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         y: Array = inputs[0] @ params["kernel"].T
         return y + params["bias"] if "bias" in params else y
+
+    def both(
+        self, op: Op, inputs: Sequence[Array], sizes: Sequence[Array], params: Mapping[str, Array]
+    ) -> tuple[Array, Array]:
+        kernel = params["kernel"]
+        if kernel.dtype == inputs[0].dtype or kernel.size < _LARGE:
+            return super().both(op, inputs, sizes, params)
+        # a large kernel is widened a block at a time, along the axis that lies together in memory
+        (x,), (m,) = inputs, sizes
+        along = int(np.argmax(np.abs(kernel.strides)))
+        y = np.zeros((*x.shape[:-1], len(kernel)), x.dtype)
+        bound = np.zeros_like(y)
+        rows = max(1, _BLOCK // kernel.shape[1 - along])
+        for start in range(0, kernel.shape[along], rows):
+            here = slice(start, start + rows)
+            if along == 0:
+                part = kernel[here].astype(x.dtype)
+                y[..., here] = x @ part.T
+                bound[..., here] = m @ np.abs(part, out=part).T
+            else:
+                part = kernel[:, here].T.astype(x.dtype)
+                y += x[..., here] @ part
+                bound += m[..., here] @ np.abs(part, out=part)
+        bias = params.get("bias")
+        return (y, bound) if bias is None else (y + bias, bound + np.abs(bias))
 
     def absorb(self, op: Op, params: dict[str, Array], t_in: Array | None, t_out: Array | None) -> dict[str, Array]:
         gain = params["kernel"] @ t_in if t_in is not None else 0.0

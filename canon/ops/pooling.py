@@ -8,7 +8,16 @@ from typing import ClassVar
 import numpy as np
 
 from canon.ops.base import Array, Equations, Op, OpKind, Shape
-from canon.ops.geometry import channel_axis, from_last, offsets, out_sizes, padded, spatial, to_last, window, with_channels
+from canon.ops.geometry import (
+    channel_axis,
+    from_last,
+    offsets,
+    out_sizes,
+    padded,
+    spatial,
+    to_last,
+    with_channels,
+)
 
 
 class _Pool(OpKind):

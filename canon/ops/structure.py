@@ -283,3 +283,18 @@ class Opaque(OpKind):
         for role, shape in eq.param_shapes.items():
             eq.param(role, *(plain(n) for n in shape))
         eq.emit([eq.fixed(n, why) for n in eq.out_shape])
+
+
+class Cut(OpKind):
+    """Where a partial comparison stops: what reads on is left out, and holds nothing in place."""
+
+    kind = "cut"
+
+    def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
+        return (1,)
+
+    def equations(self, op: Op, eq: Equations) -> None:
+        for axes in eq.inputs:
+            for axis in axes:
+                eq.units(axis)
+        eq.emit([eq.fixed(1, "the end of what is compared")])

@@ -224,9 +224,9 @@ def gather(axis: Axis, perms: Mapping[str, Indices]) -> Indices | None:
         if all(m is None for m in moved):
             return None
         starts = np.cumsum([0, *(p.size for p in axis.parts)])
-        return np.concatenate([
-            s + (np.arange(p.size) if m is None else m) for s, p, m in zip(starts, axis.parts, moved, strict=False)
-        ])
+        return np.concatenate(
+            [s + (np.arange(p.size) if m is None else m) for s, p, m in zip(starts, axis.parts, moved, strict=False)]
+        )
     return _gather_product(axis, perms)
 
 

@@ -71,7 +71,11 @@ class _Solution:
     def _refine(self) -> None:
         """Look at all equations until no product has to be taken apart any more."""
         groups = [[a for a, _ in terms] for terms in (*self.said.scale, *self.said.sign) if terms]
-        groups += [[out, *parts] for out, parts in self.said.sums] + [list(pair) for pair in self.said.ties] + [[a, b] for a, b, _ in self.said.slopes]
+        groups += (
+            [[out, *parts] for out, parts in self.said.sums]
+            + [list(pair) for pair in self.said.ties]
+            + [[a, b] for a, b, _ in self.said.slopes]
+        )
         again = True
         while again:
             again = any([self._aligned(g) is None for g in groups if g])
@@ -185,7 +189,9 @@ class _Solution:
         return self.names[kind, key]
 
     def _write(self, term: Term, at: dict[tuple[int, ...], dict[str, int | float]], path: tuple[int, ...]) -> Axis:
-        gauges: Powers = tuple((g, e) for g, e in at.get(path, {}).items() if e and not (g.endswith(":sign") and e % 2 == 0))
+        gauges: Powers = tuple(
+            (g, e) for g, e in at.get(path, {}).items() if e and not (g.endswith(":sign") and e % 2 == 0)
+        )
         term = normal(term)
         axis: Axis
         if term.kind == "fixed":
@@ -232,10 +238,7 @@ class _Solution:
 
     def _gauges(self) -> dict[str, Gauge]:
         """The free gauges, in the order of their first writers, with the axis that they act on."""
-        affine = {
-            self._name("sign", k)
-            for key, about in self.centre.items() if about for k in self.signs.value(key)
-        }
+        affine = {self._name("sign", k) for key, about in self.centre.items() if about for k in self.signs.value(key)}
         out: dict[str, Gauge] = {}
         for (kind, key), name in sorted(self.names.items(), key=lambda item: item[0][1]):
             if name not in self.gauge_axes:
@@ -248,9 +251,13 @@ class _Solution:
                 out[name] = Gauge(name, "slope", _bare(axis), "slope", signs[0] if signs else None, tensor)
             else:
                 flip = "affine" if name in affine else "none"
-                out[name] = Gauge(name, "positive" if kind == "scale" else "sign", _bare(axis), flip, on_entries=entries)
+                out[name] = Gauge(
+                    name, "positive" if kind == "scale" else "sign", _bare(axis), flip, on_entries=entries
+                )
         sloped = {g.sign for g in out.values() if g.kind == "slope"}
-        return {n: Gauge(n, g.kind, g.axis, "slope", on_entries=g.on_entries) if n in sloped else g for n, g in out.items()}
+        return {
+            n: Gauge(n, g.kind, g.axis, "slope", on_entries=g.on_entries) if n in sloped else g for n, g in out.items()
+        }
 
 
 def _rank(key: Key) -> Key:
@@ -284,4 +291,3 @@ def _places(axis: AxisTerm, refined: set[Key]) -> list[tuple[tuple[int, ...], Ke
 
     visit(tree(axis, refined), ())
     return out
-

@@ -16,7 +16,9 @@ class Term:
 
     __slots__ = ("kind", "linear", "name", "over", "parts", "serial", "size", "target", "why", "writers")
 
-    def __init__(self, kind: str, size: int, name: str = "", parts: Sequence[Term] = (), why: str = "", serial: int = 0) -> None:
+    def __init__(
+        self, kind: str, size: int, name: str = "", parts: Sequence[Term] = (), why: str = "", serial: int = 0
+    ) -> None:
         self.kind, self.size, self.name, self.parts, self.why, self.serial = kind, size, name, list(parts), why, serial
         self.over: Term | None = None
         self.target: Term | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from canon.compare.check import Agreement, agree, probes
+from canon.compare.check import Agreement, agree, probes, run_on
 from canon.compare.comparing import rounding
 from canon.errors import NumericError
 from canon.network import Network
@@ -22,15 +22,24 @@ def cast(network: Network, like: Network) -> Network:
         with np.errstate(over="ignore", under="ignore"):
             stored = np.asarray(t).astype(wanted)
         if not np.isfinite(stored).all():
-            raise NumericError(name, f"values as large as {np.abs(t).max():.3g} do not fit {wanted}", "Convert the file to a wider type first.")
+            raise NumericError(
+                name,
+                f"values as large as {np.abs(t).max():.3g} do not fit {wanted}",
+                "Convert the file to a wider type first.",
+            )
         out[name] = stored
     return network.with_tensors(out)
 
 
 def proved(original: Network, moved: Network, seed: int) -> Agreement:
     """Run both; raises NumericError when they do not compute the same."""
-    found = agree(original, moved, max(rounding(moved), 2.0**-53), probes(original, None, seed))
+    sets = probes(original, None, seed)
+    order = list(original.inputs)
+    found = agree(run_on(original, sets, order), run_on(moved, sets, order), rounding(moved), sets)
     if found.deviation is not None and found.deviation > 1:
-        raise NumericError("", f"the moved network's outputs differ by {found.deviation:.3g} times the rounding bound: nothing was written", "Please report this file's architecture.")
+        raise NumericError(
+            "",
+            f"the moved network's outputs differ by {found.deviation:.3g} times the rounding bound: nothing was written",
+            "Please report this file's architecture.",
+        )
     return found
-

@@ -39,11 +39,13 @@ def embed(folded: Folded, moved: Network) -> Network:
         if op.name in in_chain:
             continue
         if op.kind == "batch_norm":
-            if op.name in norm_of and norm_of[op.name]:
+            if norm_of.get(op.name):
                 continue  # written with its kernel
             _norm(source, op, moved, new[op.name], tensors)
         elif op.name in kernel_of:
-            _with_norm(source, op, next(o for o in source.ops if o.name == kernel_of[op.name]), moved, new[op.name], tensors)
+            _with_norm(
+                source, op, next(o for o in source.ops if o.name == kernel_of[op.name]), moved, new[op.name], tensors
+            )
         else:
             _plain(source, op, moved, new[op.name], tensors)
     for chain in chains:
@@ -118,10 +120,21 @@ def _chains(folded: Folded) -> list[list[str]]:
     return chains
 
 
-def _linear(source: Network, chain: list[str], moved: Network, new: Mapping[str, Op], kernel_of: Mapping[str, str], tensors: dict[str, Array]) -> None:
+def _linear(
+    source: Network,
+    chain: list[str],
+    moved: Network,
+    new: Mapping[str, Op],
+    kernel_of: Mapping[str, str],
+    tensors: dict[str, Array],
+) -> None:
     """Factor the product W = U S V^T with S spread evenly over the maps, the bias at the last one."""
     ops = [next(o for o in source.ops if o.name == name) for name in chain]
-    if any(op.kind not in ("dense", "conv") for op in ops) or len(chain) > 2 or any(name in kernel_of for name in chain):
+    if (
+        any(op.kind not in ("dense", "conv") for op in ops)
+        or len(chain) > 2
+        or any(name in kernel_of for name in chain)
+    ):
         raise CannotEmbedError(f"{chain[0]} is composed in a way that has no plain factors")
     first, last = ops
     here = new[last.name]

@@ -30,7 +30,8 @@ Tell = Callable[[str], None]
 @dataclass(frozen=True)
 class Moved:
     """network: in the types it was stored in; actions: what led there, as arrays by space; check: both were run;
-    notes: what is worth telling."""
+    notes: what is worth telling.
+    """
 
     network: Network
     actions: Mapping[str, Mapping[str, Array]]
@@ -38,7 +39,9 @@ class Moved:
     notes: tuple[str, ...] = ()
 
 
-def canonicalize(network: Network, gauge: str = "incoming", folded: bool = False, seed: int = 0, tell: Tell = lambda _: None) -> Moved:
+def canonicalize(
+    network: Network, gauge: str = "incoming", folded: bool = False, seed: int = 0, tell: Tell = lambda _: None
+) -> Moved:
     """The canonical form of a network: one for every member of its orbit, up to rounding.
 
     gauge: "incoming", "balanced" or "exact" (powers of two and signs, on the tensors as stored: equal bytes); folded:
@@ -48,7 +51,9 @@ def canonicalize(network: Network, gauge: str = "incoming", folded: bool = False
     network.check_finite()
     if gauge == "exact":
         if folded:
-            raise UsageError("--folded", "folding rounds, and the exact gauge never does", "Use --gauge incoming or balanced.")
+            raise UsageError(
+                "--folded", "folding rounds, and the exact gauge never does", "Use --gauge incoming or balanced."
+            )
         return _exact(network, seed, tell)
     tell("folding and normalising")
     fo = fold(network)
@@ -112,7 +117,9 @@ def _exact(network: Network, seed: int, tell: Tell) -> Moved:
     return Moved(made, action.arrays(), proved(network, made, seed), (*_order_notes(order), *notes))
 
 
-def teleport(network: Network, seed: int = 0, sigma: float = 1.0, folded: bool = False, tell: Tell = lambda _: None) -> Moved:
+def teleport(
+    network: Network, seed: int = 0, sigma: float = 1.0, folded: bool = False, tell: Tell = lambda _: None
+) -> Moved:
     """A random member of the network's orbit: relabelled, rescaled by exp(N(0, sigma^2)), flipped, turned where linear.
 
     Raises NotFinite and NumericError.
@@ -137,9 +144,12 @@ def align(a: Network, b: Network, folded: bool = False, seed: int = 0, tell: Tel
     a.check_finite()
     b.check_finite()
     pair, left, right = make_pair(a, b, tell)
-    state, _, worst = None, None, None
+    state, worst = None, None
     for _, make in pair.candidates():
-        state = make()
+        found = make()
+        if found is None:
+            continue
+        state = found
         _, worst = pair.prove(state)
         if worst.deviation <= 1:
             break
@@ -170,7 +180,11 @@ def _translated(action: Action, named: Folded, own: Folded, values: Mapping[str,
     for w, v in values.items():
         for x, y in zip(named.symmetry.values[v], theirs.values[w], strict=True):
             _names(x.axis, y.axis, spaces, gauges)
-    return Action(theirs, {spaces[s]: p for s, p in action.perms.items()}, {gauges[g]: v for g, v in action.gauges.items() if g in gauges})
+    return Action(
+        theirs,
+        {spaces[s]: p for s, p in action.perms.items()},
+        {gauges[g]: v for g, v in action.gauges.items() if g in gauges},
+    )
 
 
 def _names(x: Axis, y: Axis, spaces: dict[str, str], gauges: dict[str, str]) -> None:

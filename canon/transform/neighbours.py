@@ -55,7 +55,8 @@ def _unshared(network: Network, op: Op) -> bool:
 
 def _rescale(a: Network, other: Op, op: Op, bn: Op, tensors: dict[str, Array]) -> None:
     """The batch norm's rule with eps: W, bias, mean by r, the variance to r^2 (variance + eps) - eps where that is no less
-    than zero; elsewhere gamma takes 1 / r."""
+    than zero; elsewhere gamma takes 1 / r.
+    """
     x = np.asarray(a.tensors[other.params["kernel"]], np.float64)
     y = np.asarray(tensors[op.params["kernel"]], np.float64)
     rows = [t.reshape(len(t), -1) for t in (x, y)]

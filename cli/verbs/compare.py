@@ -52,20 +52,22 @@ def run(args: Namespace) -> int:
 
     from ..console import Messages
     from ..reading import read
-    from ..report import print_comparison, units_csv
+    from ..report import MANY_UNITS, print_comparison, units_csv
     from ..text import write_json, write_text
 
     messages = Messages(args.quiet)
     with messages.step(f"reading {args.a}") as tell:
-        a = read(args.a, args)
+        a = read(args.a, args, messages)
         tell(f"reading {args.b}")
-        b = read(args.b, args)
-        options = Options(args.gauge, args.units is not None, args.full, args.partial, args.seed)
-        result = compare(a, b, options, tell)
+        b = read(args.b, args, messages)
+        few = sum(len(t) for t in a.network.tensors.values() if t.ndim > 1) <= MANY_UNITS
+        units = args.units is not None or (few and args.json != "-")
+        result = compare(a, b, Options(args.gauge, units, args.full, args.partial, args.seed), tell)
     if args.units not in (None, "-"):
         write_text(units_csv(result), args.units)
     if args.json:
         write_json(result.as_dict(units=args.units is not None), args.json)
     if args.json != "-":
-        print_comparison(result, units=args.units == "-")
+        told = [f"{side}: {note}" for side, run in (("a", a), ("b", b)) for note in run.notes]
+        print_comparison(result, units=args.units == "-", told=told)
     return 0 if result.same else 1

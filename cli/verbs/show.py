@@ -33,4 +33,20 @@ def configure(parser: Parser) -> None:
 
 def run(args: Namespace) -> int:
     """Show one file; 0."""
-    raise NotImplementedError
+    from canon.describe import describe
+
+    from ..console import Messages
+    from ..description import print_description
+    from ..reading import read
+    from ..text import write_json
+
+    messages = Messages(args.quiet)
+    with messages.step(f"reading {args.file}") as tell:
+        run = read(args.file, args, messages)
+        tell("deriving the symmetry")
+        found = describe(run)
+    if args.json:
+        write_json(found.as_dict(), args.json)
+    if args.json != "-":
+        print_description(found, told=run.notes)
+    return 0

@@ -65,6 +65,13 @@ FAMILIES = (
     Family("teacher2-32x3-tanh", (2, 32, 32, 32, 1), "tanh", partial(teacher, 2, 1, False, 2), How("adam", 3e-3, 40)),
     Family("teacher8-48x3", (8, 48, 48, 48, 3), "relu", partial(teacher, 8, 3, False, 3), How("adam", 2e-3, 30)),
     Family("teacher40-128x2-gelu", (40, 128, 128, 10), "gelu", partial(teacher, 40, 10, True, 4), How("adam", 1e-3, 20)),
+    Family("digits-24x2-tanh-hot", (64, 24, 24, 10), "tanh", _FLAT, How("adam", 2e-2, 30)),
+    Family("digits-64x2-sgd-hot", (64, 64, 64, 10), "relu", _FLAT, How("sgd", 0.3, 30)),
+    Family("digits-128-32-long", (64, 128, 32, 10), "relu", _FLAT, How("adam", 3e-3, 100)),
+    Family("teacher3-16x2-tanh", (3, 16, 16, 2), "tanh", partial(teacher, 3, 2, False, 5), How("adam", 5e-3, 60)),
+    Family("teacher6-256-hot", (6, 256, 4), "relu", partial(teacher, 6, 4, True, 6), How("adam", 1e-2, 30)),
+    Family("teacher30-12x4", (30, 12, 12, 12, 12, 6), "relu", partial(teacher, 30, 6, True, 7), How("adam", 3e-3, 40)),
+    Family("digits-conv-32x2", (1, 32, 32, 10), "conv", _IMAGES, How("adam", 5e-3, 5)),
     Family("untrained-32x2", (20, 32, 32, 5), "relu", _FLAT, None),
     Family("untrained-128x2-tanh", (30, 128, 128, 10), "tanh", _FLAT, None),
 )
