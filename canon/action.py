@@ -158,7 +158,9 @@ class Action:
             else:
                 outer = self.perms.get(self.symmetry.spaces[space].over or "", np.arange(len(p)))
                 perms[space] = np.argsort(p[np.argsort(outer)], axis=1)
-        return Action(self.symmetry, perms, gauges, {s: np.linalg.inv(m) for s, m in self.mixes.items()})
+        return Action(
+            self.symmetry, perms, gauges, {s: np.asarray(np.linalg.inv(m), np.float64) for s, m in self.mixes.items()}
+        )
 
     def __matmul__(self, first: Action) -> Action:
         """The action that does `first`, then this one."""
@@ -271,9 +273,7 @@ def _mix(t: Array, dim: int, axis: Axis, mixes: Mapping[str, Floats], reading: b
     if isinstance(axis, Concat):
         cuts = np.cumsum([p.size for p in axis.parts])[:-1]
         pieces = np.split(t, cuts, axis=dim)
-        return np.concatenate(
-            [_mix(x, dim, p, mixes, reading) for x, p in zip(pieces, axis.parts, strict=True)], axis=dim
-        )
+        return np.concatenate([_mix(x, dim, p, mixes, reading) for x, p in zip(pieces, axis.parts, strict=True)], axis=dim)
     return _mix_product(t, dim, axis, mixes, reading)
 
 

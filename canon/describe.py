@@ -47,7 +47,9 @@ class SpaceDescription:
 @dataclass(frozen=True)
 class Description:
     """One checkpoint of a file. metrics: by checkpoint; inputs, outputs: shapes without batch, None for any size; fixed:
-    axes of values that may not move, and why; folds: what is no freedom of the function."""
+    axes of values that may not move, and why; folds: what is no freedom of the function; signs: how many signs are free,
+    linear spaces left out.
+    """
 
     path: str
     format: str
@@ -130,9 +132,15 @@ def describe(run: Run) -> Description:
         folds,
         symmetry.log10_permutations,
         symmetry.continuous_dimension,
-        sum(g.size for g in symmetry.gauges.values() if g.kind == "sign"),
+        _signs(symmetry),
         tuple(notes),
     )
+
+
+def _signs(symmetry: Symmetry) -> int:
+    """Free signs; those of linear spaces are no freedom of their own."""
+    linear = [s.name for s in symmetry.spaces.values() if s.linear]
+    return sum(g.size for g in symmetry.gauges.values() if g.kind == "sign" and not any(_carries(g.axis, s) for s in linear))
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -60,7 +60,7 @@ def _walk(network: Network, values: dict[str, Array], dtype: type) -> Iterator[t
     last: dict[str, Op] = {v: op for op in network.ops for v in op.inputs}
     yield from values.items()
     for op in network.ops:
-        params = {role: np.asarray(network.tensors[t], dtype) for role, t in op.params.items()}
+        params: dict[str, Array] = {role: np.asarray(network.tensors[t], dtype) for role, t in op.params.items()}
         values[op.output] = kind_of(op).forward(op, [values[v] for v in op.inputs], params)
         yield op.output, values[op.output]
         for v in set(op.inputs):
@@ -73,7 +73,7 @@ def _checked(network: Network, inputs: Mapping[str, Array], dtype: type) -> dict
     for name, shape in network.inputs.items():
         if name not in inputs:
             raise ShapeConflict(name, "no values were given for this input")
-        x = np.asarray(inputs[name], dtype)
+        x: Array = np.asarray(inputs[name], dtype)
         if x.ndim != len(shape) + 1 or any(n is not None and n != m for n, m in zip(shape, x.shape[1:], strict=True)):
             raise ShapeConflict(name, f"values of shape {x.shape} do not fit an input of shape {('batch', *shape)}")
         out[name] = x

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,7 @@ class _Refinement:
         self.perms: dict[str, Indices] = {}
         self.pieces = [p for p in cut(symmetry) if any(a.space for a in p.axes)]
         self.classes: dict[str, Indices] = {
-            s: np.asarray(dead[s], np.intp) if s in dead else np.zeros(symmetry.spaces[s].size, np.intp)
-            for s in self.free
+            s: np.asarray(dead[s], np.intp) if s in dead else np.zeros(symmetry.spaces[s].size, np.intp) for s in self.free
         }
         self.margins: dict[str, float] = dict.fromkeys(self.free, np.inf)
         self.tied: dict[str, int] = dict.fromkeys(self.free, 0)
@@ -56,7 +56,7 @@ class _Refinement:
         for space in self.free:  # front to back on what is anchored
             self._refine(space, anchored=True)
         while True:
-            while any([self._refine(space, anchored=False) for space in (*self.free, *reversed(self.free))]):
+            while [s for s in (*self.free, *reversed(self.free)) if self._refine(s, anchored=False)]:
                 pass
             open_ = next((s for s in self.free if len(np.unique(self.classes[s])) < len(self.classes[s])), None)
             if open_ is None:
@@ -76,9 +76,7 @@ class _Refinement:
             for p in self.pieces:
                 names = [a.space for a in p.axes]
                 if inner in names and p.axes[names.index(inner)].role == "in":
-                    t = np.moveaxis(
-                        p.view(self.tensors[p.tensor]), (names.index(outer or ""), names.index(inner)), (0, 1)
-                    )
+                    t = np.moveaxis(p.view(self.tensors[p.tensor]), (names.index(outer or ""), names.index(inner)), (0, 1))
                     rows = np.concatenate([rows, np.asarray(t, np.float64).reshape(n, m, -1)], axis=2)
             self.perms[inner] = np.stack([np.lexsort(rows[i].T[::-1]) for i in range(n)])
 
@@ -107,9 +105,7 @@ class _Refinement:
         for role in ("in", "out", "label"):
             for piece in self.pieces:
                 for i in piece.dims(space, role):
-                    if anchored and not all(
-                        not a.space or k == i or self._single(a.space) for k, a in enumerate(piece.axes)
-                    ):
+                    if anchored and not all(not a.space or k == i or self._single(a.space) for k, a in enumerate(piece.axes)):
                         continue
                     self._split(space, self._rows(piece, i))
                     if self._single(space):
@@ -126,7 +122,7 @@ class _Refinement:
             at = np.argsort(c, kind="stable")
             t = np.take(t, at, axis=k)
             starts = np.flatnonzero(np.r_[True, np.diff(c[at]) > 0, True])
-            for lo, hi in zip(starts[:-1], starts[1:], strict=True):
+            for lo, hi in pairwise(starts):
                 if hi - lo > 1:
                     among = (slice(None),) * k + (slice(lo, hi),)
                     t[among] = np.sort(t[among], axis=k)

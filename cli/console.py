@@ -88,18 +88,21 @@ class Page:
     def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]], foot: int = 0) -> list[Column]:
         """Print a table and return the columns that the terminal had no room for.
 
-        The first column is the name: one that does not fit stands on a line of its own, above its row. foot: how many
+        The first column is the name: one that does not fit stands whole on a line of its own, above its row. foot: how many
         of the last rows are totals, under a rule.
         """
         cells = [[self._shown("" if c is None else c) for c in row] for row in rows]
         wide = [max(cell_len(c) for c in (col.header, *(r[i] for r in cells))) for i, col in enumerate(columns)]
+        name, wide[0] = wide[0], min(wide[0], self.width * 2 // 5)  # longer names cost no column
         kept = list(range(len(columns)))
         while _total(wide, kept) > self.width and any(columns[i].leaves for i in kept):
             most = max(columns[i].leaves for i in kept)
             kept = [i for i in kept if columns[i].leaves != most]
-        spill = _total(wide, kept) - self.width
-        if spill > 0:
-            wide[0] = max(wide[0] - spill, cell_len(columns[0].header), 4)
+        room = self.width - _total(wide, kept) + wide[0]
+        if name > room:
+            fitting = [cell_len(row[0]) for row in cells if cell_len(row[0]) <= room]
+            name = max([cell_len(columns[0].header), *fitting])
+        wide[0] = name
         if any(columns[i].over for i in kept):
             self.line(_headings(columns, wide, kept), "bold")
         self.line(_row([col.header for col in columns], columns, wide, kept), "bold")

@@ -15,7 +15,7 @@ _GRAPHS = {
     "config": "recorded in the file",
     "stored": "recorded in the file",
     "borrowed": "taken from --architecture",
-    "chain": "none in the file: the chain that shapes prove",
+    "chain": "not in the file: the chain of layers that shapes prove",
     "none": "not known",
 }
 
@@ -69,8 +69,6 @@ def _checkpoints(page: Page, found: Description) -> None:
 
 def _spaces(page: Page, found: Description) -> None:
     if not found.spaces:
-        page.line("No space: nothing in this network may be relabelled or rescaled.")
-        page.line()
         return
     why = max(len(s.why) for s in found.spaces) + max(len(s.name) for s in found.spaces) < page.width - 45
     columns = [Column("space"), Column("units", right=True), Column("group")] + ([Column("why")] if why else [])
@@ -87,9 +85,11 @@ def _spaces(page: Page, found: Description) -> None:
         for i, (reason, names) in enumerate(reasons.items()):
             page.entry("why" if i == 0 else "", f"{some(names)}: {reason}")
         page.line()
+    most = 6 if page.terminal else 10**9
     for i, s in enumerate(found.spaces):
-        page.entry("axes" if i == 0 else "", f"{s.name}: {', '.join(_axis(a) for a in s.axes) or 'of no tensor'}")
-    page.entry("", "(numbered from 0, as the file stores them; + where other units lie along the axis as well)")
+        page.entry("axes" if i == 0 else "", f"{s.name}: {some([_axis(a) for a in s.axes], most) or 'of no tensor'}")
+    shared = "; + where other units lie along the axis as well" if any(not a.alone for s in found.spaces for a in s.axes) else ""
+    page.entry("", f"(numbered from 0, as the file stores them{shared})")
     page.line()
 
 
@@ -116,11 +116,12 @@ def _folds(page: Page, found: Description) -> None:
 
 
 def _size(found: Description) -> str:
-    parts = [f"10^{found.log10_permutations:.1f} relabellings"]
+    if not found.spaces:
+        return "none: nothing in this network may be relabelled or rescaled"
+    parts = [f"10^{found.log10_permutations:.1f} relabellings"] if found.log10_permutations else []
     if found.signs:
         parts.append(f"2^{found.signs} sign flips")
     dimension = found.continuous_dimension
-    parts.append(f"{dimension:,} continuous {_plural('dimension', dimension)} of scales" if dimension else "no scales")
-    if any(s.group == "linear" for s in found.spaces):
-        parts[-1] = f"{dimension:,} continuous dimensions, linear spaces included"
+    of = "linear maps and scales" if any(s.group == "linear" for s in found.spaces) else "scales"
+    parts.append(f"{dimension:,} continuous {_plural('dimension', dimension)} of {of}" if dimension else "no scales")
     return ", ".join(parts)

@@ -27,6 +27,11 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
 
+    def tell(self, name: str, what: str, about: str, sections: str) -> None:
+        """The text of a verb's help, at most 79 columns wide: a line on what it does, a paragraph, and sections."""
+        self.description = f"canon {name} - {what}\n\n{about}"
+        self.epilog = sections
+
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
         """Parse all words. Raises UsageError; SystemExit(0) after --help or --version."""
         for word in words[: words.index("--") if "--" in words else None]:
@@ -128,11 +133,19 @@ def add_gauge(parser: argparse.ArgumentParser, *names: str) -> None:
     )
 
 
+def _writable(word: str) -> str:
+    """An argument type: a format that canon writes. Asked for only where the option is used: the library is heavy."""
+    from canon.formats import WRITES
+
+    return one_of(*WRITES)(word)
+
+
 def add_writing(parser: argparse.ArgumentParser) -> None:
     """Where and how a network is written: -o, --to, --folded."""
     text = "the file to write; replaced whole or not at all"
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help=text)
-    parser.add_argument("--to", metavar="FORMAT", help="format of OUT (default: that of the input)")
+    text = "format of OUT: canon, its own HDF5 (default: that of the input)"
+    parser.add_argument("--to", metavar="FORMAT", type=_writable, help=text)
     parser.add_argument(
         "--folded", action="store_true", help="write the folded network, batch norms in their layers, not the one read"
     )

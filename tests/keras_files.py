@@ -53,9 +53,7 @@ def bare(layers):
     return [{k: v for k, v in entry.items() if k not in ("w", "nested")} for entry in layers]
 
 
-def save(
-    path: Path, model, layers, version="2.4.0", backend="tensorflow", full=True, suffix=":0", inner=True, optimizer=False
-):
+def save(path: Path, model, layers, version="2.4.0", backend="tensorflow", full=True, suffix=":0", inner=True, optimizer=False):
     """Write the file; inner: weight names carry the layer's name; None for version or backend leaves them out."""
     with h5py.File(path, "w") as f:
         root = f.create_group("model_weights") if full else f

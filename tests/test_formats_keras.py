@@ -160,9 +160,7 @@ def test_keras_3_writes_calls_another_way(tmp_path):
 
 def nested_files():
     inner = [kf.inp("i", 3), kf.dense("d", "i", 3, 3), kf.layer("BatchNormalization", "n", "d", axis=[1], epsilon=1e-3)]
-    stats = {
-        r: RNG.uniform(0.5, 1, 3).astype("f4") for r in ("gamma", "beta", "moving_mean", "moving_variance")
-    }
+    stats = {r: RNG.uniform(0.5, 1, 3).astype("f4") for r in ("gamma", "beta", "moving_mean", "moving_variance")}
     by_keras = {
         "d/kernel": inner[1]["w"]["kernel"],
         "d/bias": inner[1]["w"]["bias"],

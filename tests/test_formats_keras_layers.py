@@ -121,9 +121,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(tmp_path, cls, cfg, words):
 
 
 def test_dense_and_its_activation(tmp_path):
-    ops, run = one(
-        tmp_path, (5, 3), "Dense", {"kernel": rand(3, 2)}, units=2, use_bias=False, activation="tanh"
-    )
+    ops, run = one(tmp_path, (5, 3), "Dense", {"kernel": rand(3, 2)}, units=2, use_bias=False, activation="tanh")
     assert [(op.kind, op.name, op.output) for op in ops] == [("dense", "l", "l/pre"), ("tanh", "l/tanh", "l")]
     assert run.network.shapes["l"] == (5, 2)
 

@@ -89,6 +89,19 @@ def test_damage_anywhere_is_one_line(tmp_path):
     assert failed > 10
 
 
+@pytest.mark.parametrize("size", [0, 2**64 - 16, 2**63])
+def test_a_heap_that_the_library_would_walk_for_ever(tmp_path, size):
+    path = kf.mlp(tmp_path / "a.h5")
+    raw = bytearray(path.read_bytes())
+    first = raw.index(b"GCOL") + 16
+    if size == 0:
+        raw[first : first + 2] = b"\0\0"  # free space, of size zero
+    raw[first + 8 : first + 16] = size.to_bytes(8, "little")
+    path.write_bytes(raw)
+    with pytest.raises(CorruptFile, match="its heap of strings is broken"):
+        formats.read(path)
+
+
 def test_a_file_behind_a_user_block_and_another_ending(tmp_path):
     path = kf.mlp(tmp_path / "a.h5")
     with h5py.File(path) as old, h5py.File(tmp_path / "b.txt", "w", userblock_size=1024) as new:

@@ -86,7 +86,8 @@ def lower_bound(problem: Problem, space: str, rng: np.random.Generator, full: bo
     if not _incoming(problem, space):
         return None
     rows = np.arange(n) if n <= SAMPLE or full else np.sort(rng.choice(n, SAMPLE, replace=False))
-    xs, ys = [], []
+    xs: list[Array] = []
+    ys: list[Array] = []
     signed = any(a.signs for p, _ in _incoming(problem, space) for a in p.axes)
     for piece, i in _incoming(problem, space):
         block = problem.block(piece)

@@ -56,7 +56,8 @@ def probes(network: Network, stored: Mapping[str, Mapping[str, Array]] | None, s
 @dataclass(frozen=True)
 class Outputs:
     """What a network gives on all probes: outputs and their magnitudes by position, its depth in affine maps, and for
-    each output whether its mean over classes is free; or why it could not be run."""
+    each output whether its mean over classes is free; or why it could not be run.
+    """
 
     values: tuple[Array, ...]
     sizes: tuple[Array, ...]

@@ -41,9 +41,7 @@ def rounding(network: Network) -> float:
 
 def smallest_normal(network: Network) -> float:
     """The smallest normal number of the coarsest stored type."""
-    return max(
-        (float(np.finfo(t.dtype).tiny) for t in network.tensors.values() if t.dtype.kind == "f" and t.size), default=0.0
-    )
+    return max((float(np.finfo(t.dtype).tiny) for t in network.tensors.values() if t.dtype.kind == "f" and t.size), default=0.0)
 
 
 @dataclass
@@ -166,9 +164,7 @@ def make_pair(na: Network, nb: Network, tell: Callable[[str], None] = lambda _: 
     return joined(fa, fb, na, nb, tell)
 
 
-def joined(
-    fa: Folded, fb: Folded, na: Network, nb: Network, tell: Callable[[str], None]
-) -> tuple[Pair, Folded, Folded]:
+def joined(fa: Folded, fb: Folded, na: Network, nb: Network, tell: Callable[[str], None]) -> tuple[Pair, Folded, Folded]:
     """Pair two folded networks and put the second under the first one's names."""
     pairing = pair(fa.network, fb.network)
     left = Folded(with_biases(fa.network, fb.network, pairing), na, fa.magnitudes, fa.record)
@@ -194,5 +190,5 @@ def checked(
         large = net.parameters >= MANY
         moved = run_on(side.action()(side.folded.network, as_stored=large), sets, order)
         out[name] = agree(run, moved, max(rounding(net), FLOAT32) if large else double, sets)
-    out["outputs"] = agree(*runs, unit, sets)
+    out["outputs"] = agree(runs[0], runs[1], unit, sets)
     return out

@@ -75,9 +75,14 @@ def stored_order(problem: Problem, live: Mapping[str, Bools]) -> StoredOrder:
 
 
 def standing_out(
-    symmetry: Symmetry, a: Mapping[str, Array], b: Mapping[str, Array], live: Mapping[str, Bools], found: State, rng: np.random.Generator,
+    symmetry: Symmetry,
+    a: Mapping[str, Array],
+    b: Mapping[str, Array],
+    live: Mapping[str, Bools],
+    found: State,
+    rng: np.random.Generator,
     tell: Callable[[str], None] = lambda _: None,
-) -> StandingOut:  # fmt: skip
+) -> StandingOut:
     """The share of units whose partner stands clear of every rival, beyond what the same search finds on shuffled tensors."""
     real = _views(Problem(symmetry, a, b), found, live)
     nulls: dict[str, list[float]] = {view: [] for view in real}

@@ -111,12 +111,12 @@ class _Tensor:
 
     def _part(self, here: slice) -> Frame:
         """The frame of a few rows of the running axis."""
-        cut = [None if t is None else t[here] for t in (self.how.moves[0], self.how.ratios[0], self.how.weights[0])]
+        ratio, weight = (None if t is None else t[here] for t in (self.how.ratios[0], self.how.weights[0]))
         return Frame(
             tuple(range(len(self.how.order))),
             (None, *self.how.moves[1:]),
-            (cut[1], *self.how.ratios[1:]),
-            (cut[2], *self.how.weights[1:]),
+            (ratio, *self.how.ratios[1:]),
+            (weight, *self.how.weights[1:]),
         )
 
     def _parts(self, here: slice) -> tuple[Array, Array]:
@@ -185,7 +185,11 @@ def _summed(value: Array, weights: list[Floats | None], along: int, power: int) 
         if i != along:
             w = weights[i]
             ones = np.ones(value.shape[i], value.dtype) if w is None else w**power
-            value = np.tensordot(value, ones, (i, 0)) if i not in (value.ndim - 1, 0) else (ones @ value if i == 0 else value @ ones)
+            value = (
+                np.tensordot(value, ones, (i, 0))
+                if i not in (value.ndim - 1, 0)
+                else (ones @ value if i == 0 else value @ ones)
+            )
     return value
 
 

@@ -99,9 +99,7 @@ class _Walk:
                 if oa is not ob or self.places[0][va] != self.places[1][vb]:
                     return False
                 continue
-            if signature(self.a, oa, self.ignore) != signature(self.b, ob, self.ignore) or len(oa.inputs) != len(
-                ob.inputs
-            ):
+            if signature(self.a, oa, self.ignore) != signature(self.b, ob, self.ignore) or len(oa.inputs) != len(ob.inputs):
                 return False
             self.ops[ob.name] = oa.name
             for role, tb in ob.params.items():

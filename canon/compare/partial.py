@@ -33,9 +33,7 @@ def common(a: Network, b: Network) -> tuple[Network, Network, dict[str, Any] | N
             "Their inputs or first layers differ.",
         )
     kept = [x for x, _ in pairs], [y for _, y in pairs]
-    ends = [
-        v for v in (x.output for x in kept[0]) if _goes_on(a, kept[0], v) or _goes_on(b, kept[1], _partner(pairs, v))
-    ]
+    ends = [v for v in (x.output for x in kept[0]) if _goes_on(a, kept[0], v) or _goes_on(b, kept[1], _partner(pairs, v))]
     cut_a = _cut(a, kept[0], ends)
     cut_b = _cut(b, kept[1], [_partner(pairs, v) for v in ends])
     info = {

@@ -12,7 +12,6 @@ from canon.errors import MismatchError
 from canon.network import Network
 from canon.ops.base import Array
 
-
 _SINGLE = 1 << 20
 """Float32 tensors with so many entries are summed in float32, a block at a time."""
 
@@ -36,14 +35,10 @@ def plain_diff(a: Network, b: Network) -> tuple[tuple[TensorFigures, ...], Pairi
             out.append(TensorFigures(name, partner[name], x.shape, None, "shape", statistics))
             continue
         raw = _distance(x, y)
-        out.append(
-            TensorFigures(name, partner[name], x.shape, raw, "same" if same_bytes(x, y) else "differs", statistics)
-        )
+        out.append(TensorFigures(name, partner[name], x.shape, raw, "same" if same_bytes(x, y) else "differs", statistics))
     known = set(partner.values())
     out += [
-        TensorFigures(None, t, y.shape, None, "only in b", _is_statistic(b, t))
-        for t, y in b.tensors.items()
-        if t not in known
+        TensorFigures(None, t, y.shape, None, "only in b", _is_statistic(b, t)) for t, y in b.tensors.items() if t not in known
     ]
     return tuple(out), pairing
 

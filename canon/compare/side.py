@@ -74,8 +74,4 @@ class Side:
 
     def scales(self, gauge: Gauged) -> dict[str, Floats]:
         """All factor vectors of a gauge."""
-        return {
-            g.name: gauge.gauges.get(g.name, np.ones(g.size))
-            for g in self.symmetry.gauges.values()
-            if g.kind != "slope"
-        }
+        return {g.name: gauge.gauges.get(g.name, np.ones(g.size)) for g in self.symmetry.gauges.values() if g.kind != "slope"}

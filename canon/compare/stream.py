@@ -40,7 +40,8 @@ class Block:
 @dataclass(frozen=True)
 class Frame:
     """How B's tensor comes into A's frame. order: the tensor's axes as blocks have them, the running one first; moves:
-    for each of them where a position comes from in B; ratios: what B is multiplied by; weights: A's own factors."""
+    for each of them where a position comes from in B; ratios: what B is multiplied by; weights: A's own factors.
+    """
 
     order: tuple[int, ...]
     moves: tuple[Indices | None, ...]

@@ -49,9 +49,7 @@ def unit_figures(
             ):
                 if here:
                     flags.append(word)
-            if any(i in _units(records[0], name, "constant") for _ in (0,)) or j in _units(
-                records[1], name, "constant"
-            ):
+            if any(i in _units(records[0], name, "constant") for _ in (0,)) or j in _units(records[1], name, "constant"):
                 flags.append("constant")
             if "dead" not in flags and not (live[0][name][i] and live[1][name][j]):
                 flags.append("negligible")

@@ -37,7 +37,8 @@ def verdict(facts: Facts) -> tuple[str, str]:
         if facts.worst.deviation <= 1:
             return (
                 "equivalent",
-                f"one is the other relabelled and rescaled: every entry agrees to {facts.worst.deviation:.2g} of its rounding bound",
+                "one is the other relabelled and rescaled: every entry agrees to "
+                f"{facts.worst.deviation:.2g} of its rounding bound",
             )
         if facts.coarse is not None and facts.coarse <= 1:
             kind = TYPES.get(facts.unit, "its type")
@@ -45,15 +46,11 @@ def verdict(facts: Facts) -> tuple[str, str]:
                 "same-to-precision",
                 f"the same up to the rounding of {kind}: every entry agrees to {facts.coarse:.2g} of that bound",
             )
-    if (
-        facts.outputs is not None
-        and not facts.partial
-        and facts.outputs.deviation is not None
-        and facts.outputs.deviation <= 1
-    ):
+    if facts.outputs is not None and not facts.partial and facts.outputs.deviation is not None and facts.outputs.deviation <= 1:
         return (
             "same-function",
-            f"outputs agree on {facts.outputs.probes} probes to {facts.outputs.deviation:.2g} of the rounding bound, but no relabelling and rescaling was found",
+            f"outputs agree on {facts.outputs.probes} probes to {facts.outputs.deviation:.2g} of the rounding bound, "
+            "but no relabelling and rescaling was found",
         )
     return _descent(facts)
 
@@ -75,7 +72,8 @@ def _descent(facts: Facts) -> tuple[str, str]:
     if standing.score >= standing.threshold / 2:
         return (
             "undecided",
-            f"some partners stand out, too few to call ({figures}, {standing.threshold:.2f} is asked); an earlier checkpoint of either would settle it",
+            f"some partners stand out, too few to call ({figures}, {standing.threshold:.2f} is asked); "
+            "an earlier checkpoint of either would settle it",
         )
     if facts.hindrances:
         return "undecided", f"no trace of common descent, but {facts.hindrances[0]}"

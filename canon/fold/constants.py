@@ -69,11 +69,7 @@ def absorb_constant(work: Work, reader: Op, constant: Array, size: Array) -> Non
     reader = next(o for o in work.ops if o.name == reader.name)
     role = "shift" if reader.kind == "scale_shift" else "bias"
     along = (
-        reader.attrs.get("axis", -1)
-        if reader.kind == "scale_shift"
-        else -1
-        if reader.kind == "dense"
-        else channel_axis(reader)
+        reader.attrs.get("axis", -1) if reader.kind == "scale_shift" else -1 if reader.kind == "dense" else channel_axis(reader)
     )
     vectors = []
     for x in (constant, size):
@@ -103,11 +99,7 @@ def gather_sums(work: Work) -> None:
             continue
         roles = ["shift" if op.kind == "scale_shift" else "bias" for op in found]
         held = [(op, role, b) for op, role in zip(found, roles, strict=True) if (b := work.get(op, role)) is not None]
-        if (
-            len(held) < 1
-            or (len(held) == 1 and held[0][0] is found[0])
-            or not any(b[0].any() for _, _, b in held[1:] or held)
-        ):
+        if len(held) < 1 or (len(held) == 1 and held[0][0] is found[0]) or not any(b[0].any() for _, _, b in held[1:] or held):
             continue
         total = sum(b[0] for _, _, b in held)
         size = sum(b[1] for _, _, b in held)
@@ -122,12 +114,7 @@ def centre_logits(work: Work) -> None:
     """Take the mean over the classes out of kernel and bias where a softmax follows."""
     for soft in [op for op in work.ops if op.kind == "softmax"]:
         op = work.writer(soft.inputs[0])
-        if (
-            op is None
-            or op.kind not in ("dense", "conv")
-            or not work.unshared(op)
-            or work.only_reader(op.output) is None
-        ):
+        if op is None or op.kind not in ("dense", "conv") or not work.unshared(op) or work.only_reader(op.output) is None:
             continue
         rank = len(work.shapes[soft.output])
         if int(soft.attrs.get("axis", -1)) % rank != work.channels(op):

@@ -62,7 +62,7 @@ def _product_size(work: Work, first: Op, last: Op) -> int:
     inner = a[1]
     if first.kind == "depthwise_conv":
         inner = work.shapes[first.inputs[0]][channel_axis(first)] or 1
-    return b[0] * inner * prod(a[2:]) * prod(b[2:])
+    return int(b[0] * inner * prod(a[2:]) * prod(b[2:]))
 
 
 def _pointwise(work: Work, op: Op) -> bool:
@@ -90,11 +90,9 @@ def _fits(work: Work, first: Op, average: Op | None, last: Op) -> bool:
     )
     if average is not None:
         flat = average.kind == "global_avg_pool" and not average.attrs.get("keepdims")
-        if first.kind == "depthwise_conv" or not (
-            last.kind == "dense" if flat else _pointwise(work, last) and same_axis
-        ):
+        if first.kind == "depthwise_conv" or not (last.kind == "dense" if flat else _pointwise(work, last) and same_axis):
             return False
-        return average.attrs.get("channels", "last") == first.attrs.get("channels", "last")
+        return bool(average.attrs.get("channels", "last") == first.attrs.get("channels", "last"))
     if not same_axis:
         return False
     if first.kind == "depthwise_conv":  # with one window a channel, a nonzero scale a unit is the whole freedom
@@ -111,7 +109,8 @@ def _fits(work: Work, first: Op, average: Op | None, last: Op) -> bool:
 
 def _replace(work: Work, first: Op, last: Op, average: Op | None) -> None:
     a, b = work.get(first, "kernel"), work.get(last, "kernel")
-    assert a is not None and b is not None
+    assert a is not None
+    assert b is not None
     channels = work.shapes[first.inputs[0]][channel_axis(first)] or 1
     kernel, size = (_product(first, channels, x, y) for x, y in zip(a, b, strict=True))
     reads = [y.sum(axis=tuple(range(2, y.ndim))) for y in b]
@@ -149,9 +148,9 @@ def _product(first: Op, channels: int, a: Array, b: Array) -> Array:
     if first.kind == "depthwise_conv":
         wide = b.reshape(len(b), -1)[:, :, None] * a.reshape(1, len(a), -1)
         grouped = wide.reshape(len(b), channels, -1, wide.shape[-1]).sum(axis=2)
-        return grouped.reshape(len(b), channels, *a.shape[2:])
+        return np.asarray(grouped.reshape(len(b), channels, *a.shape[2:]))
     flat = b.reshape(*b.shape[:2], -1)
     if prod(a.shape[2:]) == 1:
         out = np.einsum("omk,mi->oik", flat, a.reshape(a.shape[:2]), optimize=True)
-        return out.reshape(len(b), a.shape[1], *b.shape[2:])
-    return (flat[:, :, 0] @ a.reshape(len(a), -1)).reshape(len(b), *a.shape[1:])
+        return np.asarray(out.reshape(len(b), a.shape[1], *b.shape[2:]))
+    return np.asarray((flat[:, :, 0] @ a.reshape(len(a), -1)).reshape(len(b), *a.shape[1:]))

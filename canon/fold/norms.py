@@ -21,9 +21,7 @@ _TRIVIAL = 16 * np.finfo(np.float64).eps
 def drop_identities(work: Work) -> None:
     """Dropout and linear activations do nothing at inference."""
     for op in [op for op in work.ops if op.kind in ("linear", "dropout")]:
-        work.bypass(
-            next(o for o in work.ops if o.name == op.name), next(o for o in work.ops if o.name == op.name).inputs[0]
-        )
+        work.bypass(next(o for o in work.ops if o.name == op.name), next(o for o in work.ops if o.name == op.name).inputs[0])
 
 
 def fold_batch_norms(work: Work) -> None:

@@ -35,7 +35,9 @@ def fold_units(work: Work) -> None:
     """Zero out what does nothing, until nothing more turns up."""
     for _ in range(50):
         network = work.network()
-        if not any([_Space(work, network, derive(network), name).fold() for name in derive(network).spaces]):
+        symmetry = derive(network)
+        changed = [name for name in symmetry.spaces if _Space(work, network, symmetry, name).fold()]
+        if not changed:
             return
 
 
@@ -64,7 +66,7 @@ def _any(network: Network, symmetry: Symmetry, sides: Iterable[Side], space: str
     out = np.zeros(symmetry.spaces[space].size, bool)
     for tensor, dim in sides:
         t = network.tensors[tensor]
-        hit = t.any(axis=tuple(i for i in range(t.ndim) if i != dim))
+        hit: Bools = np.asarray(t.any(axis=tuple(i for i in range(t.ndim) if i != dim)))
         for use, at in places(symmetry.axes[tensor][dim].axis):
             if use.space == space:
                 out |= hit[at].any(axis=0)
@@ -141,9 +143,9 @@ class _Space:
         kernel = self.network.tensors[op.params["kernel"]]
         if not (kernel.reshape(len(kernel), -1)[:, 0] <= 0).any():
             return none
-        never: Bools = (kernel <= 0).all(axis=tuple(range(1, kernel.ndim)))
+        never: Bools = np.asarray((kernel <= 0).all(axis=tuple(range(1, kernel.ndim))))
         if "bias" in op.params:
-            never &= self.network.tensors[op.params["bias"]] <= 0
+            never = never & (self.network.tensors[op.params["bias"]] <= 0)
         return never
 
     def _never_negative(self, value: str) -> bool:
@@ -169,9 +171,7 @@ class _Space:
             return False
         spread = [-1 if i == at else 1 for i in range(len(shape))]
         for reader, way in ways:
-            x, mask, size = (
-                np.broadcast_to(np.asarray(v, float).reshape(spread), shape)[None] for v in (start, units, sizes)
-            )
+            x, mask, size = (np.broadcast_to(np.asarray(v, float).reshape(spread), shape)[None] for v in (start, units, sizes))
             for step in way:
                 size = kind_of(step).magnitude(step, [size], {})
                 x = kind_of(step).forward(step, [x], {})

@@ -43,20 +43,20 @@ class Work:
 
     @classmethod
     def of(cls, network: Network) -> Work:
-        return cls(
-            list(network.ops), dict(network.tensors), network.inputs, list(network.outputs), dict(network.shapes)
-        )
+        """Work on a network, whose own tensors are never changed."""
+        return cls(list(network.ops), dict(network.tensors), network.inputs, list(network.outputs), dict(network.shapes))
 
     def network(self) -> Network:
+        """The network as it stands."""
         used = {t for op in self.ops for t in op.params.values()}
-        return Network(
-            {n: t for n, t in self.tensors.items() if n in used}, tuple(self.ops), self.inputs, tuple(self.outputs)
-        )
+        return Network({n: t for n, t in self.tensors.items() if n in used}, tuple(self.ops), self.inputs, tuple(self.outputs))
 
     def writer(self, value: str) -> Op | None:
+        """The op that computes a value."""
         return next((op for op in self.ops if op.output == value), None)
 
     def readers(self, value: str) -> list[Op]:
+        """The ops that read a value."""
         return [op for op in self.ops if value in op.inputs]
 
     def only_reader(self, value: str) -> Op | None:
@@ -71,6 +71,7 @@ class Work:
         return not any(other.name != op.name and mine & set(other.params.values()) for other in self.ops)
 
     def swap(self, old: Op, new: Op | None) -> None:
+        """Put one op in the place of another, or nothing."""
         at = next(i for i, op in enumerate(self.ops) if op.name == old.name)
         self.ops[at : at + 1] = [] if new is None else [new]
         if new is not None:

@@ -21,7 +21,10 @@ from canon.formats.magic import container
 from canon.ops.base import Array
 from canon.run import Run
 
-__all__ = ["borrow", "read", "write"]
+__all__ = ["WRITES", "borrow", "read", "write"]
+
+WRITES = ("canon",)
+"""Formats that `write` can be told to make, whatever the source is in."""
 
 FORMATS = (canon_hdf5, keras_hdf5, keras_weights, strangers, hdf5_tensors)
 """In the order in which they are asked."""
@@ -50,9 +53,7 @@ def read(
 
 def _read(path: Path, checkpoint: str | None, lender: Run | Mapping[str, Any] | None, activation: str | None) -> Run:
     if container(path) == "json":
-        raise UnknownFormat(
-            "", "a JSON file: it may hold an architecture, but no weights", "Lend it to a weights file."
-        )
+        raise UnknownFormat("", "a JSON file: it may hold an architecture, but no weights", "Lend it to a weights file.")
     config = lender if isinstance(lender, Mapping) else None
     with hdf5(path) as f:
         form = _form(f)
@@ -61,9 +62,7 @@ def _read(path: Path, checkpoint: str | None, lender: Run | Mapping[str, Any] | 
         if config is not None and form is keras_weights:
             form = keras_hdf5
         elif config is not None and form is hdf5_tensors:
-            raise UsageError(
-                "", "a Keras configuration goes with Keras's weight files only", "Lend another run instead."
-            )
+            raise UsageError("", "a Keras configuration goes with Keras's weight files only", "Lend another run instead.")
         run: Run = form.read(
             f, path, Request(checkpoint, config if form is keras_hdf5 and not form.sniff(f) else None, activation)
         )
@@ -74,8 +73,7 @@ def _read(path: Path, checkpoint: str | None, lender: Run | Mapping[str, Any] | 
         unused.append("the architecture lent is not used: the file records its own")
     if activation is not None and run.graph != "chain":
         unused.append(
-            "the activation told is not used: "
-            + ("no graph is known" if run.graph == "none" else "the graph has its own")
+            "the activation told is not used: " + ("no graph is known" if run.graph == "none" else "the graph has its own")
         )
     return replace(run, notes=(*run.notes, *unused))
 
@@ -140,9 +138,9 @@ def _write(
     drop_optimizer: bool,
     checkpoints: Sequence[Run],
 ) -> None:
-    if fmt not in (None, "canon"):
+    if fmt is not None and fmt not in WRITES:
         raise UsageError(
-            "", f"canon cannot write {fmt!r}", 'Formats to write: "canon", or that of the file it came from.'
+            "", f"canon cannot write {fmt!r}", f"Formats to write: {', '.join(WRITES)}, or that of the file it came from."
         )
     if fmt == "canon" or run.format == canon_hdf5.NAME:
         canon_hdf5.write((run, *checkpoints), path, actions)

@@ -45,9 +45,7 @@ def read(f: Any, path: Path, request: Request) -> Run:
     if not isinstance(version, int | np.integer):
         raise CorruptFile("canon_format", f"is {version!r}, not a number")
     if version > VERSION:
-        raise UnknownFormat(
-            "", f"written by a newer canon: format {version}, and this one reads {VERSION}", "Update canon."
-        )
+        raise UnknownFormat("", f"written by a newer canon: format {version}, and this one reads {VERSION}", "Update canon.")
     architecture = _architecture(f)
     checkpoints = node(f, "checkpoints")
     steps = sorted(checkpoints or (), key=_step_order)
@@ -66,8 +64,7 @@ def read(f: Any, path: Path, request: Request) -> Run:
     network = Network(
         tensors={name: load(datasets[name]) for name in order},
         ops=tuple(
-            Op(o["kind"], o["name"], tuple(o["inputs"]), o["output"], o["params"], o["attrs"])
-            for o in architecture["ops"]
+            Op(o["kind"], o["name"], tuple(o["inputs"]), o["output"], o["params"], o["attrs"]) for o in architecture["ops"]
         ),
         inputs={v: tuple(shape) for v, shape in architecture["inputs"].items()},
         outputs=tuple(architecture["outputs"]),
@@ -109,9 +106,7 @@ def _architecture(f: Any) -> dict[str, Any]:
 
 def _metrics(group: Any) -> dict[str, float]:
     return {
-        k: float(v)
-        for k, v in group.attrs.items()
-        if k != "step" and np.ndim(v) == 0 and np.asarray(v).dtype.kind in "fiu"
+        k: float(v) for k, v in group.attrs.items() if k != "step" and np.ndim(v) == 0 and np.asarray(v).dtype.kind in "fiu"
     }
 
 

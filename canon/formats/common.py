@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from canon.errors import CanonError, CorruptFile, ReadError, UsageError, WriteError
+from canon.formats.common_heap import check_heaps
 from canon.ops.base import Array
 from canon.run import Run, Stored
 
@@ -120,6 +121,7 @@ def hdf5(path: Path) -> Iterator[Any]:
     """The file, opened for reading; whatever h5py trips over is a CorruptFile."""
     import h5py
 
+    check_heaps(path)
     try:
         # no lock: canon only reads, and a read-only or network file system may have none
         with h5py.File(path, "r", locking=False) as f:
@@ -204,9 +206,7 @@ def load(dataset: Any) -> Array:
         raise CorruptFile(where, f"keeps its values in another file ({dataset.external[0][0]!r})",
                           "canon reads one file at a time.")  # fmt: skip
     if dataset.is_virtual:
-        raise CorruptFile(
-            where, "is a virtual dataset, whose values lie in other files", "canon reads one file at a time."
-        )
+        raise CorruptFile(where, "is a virtual dataset, whose values lie in other files", "canon reads one file at a time.")
     if dataset.shape is None or dataset.dtype.kind != "f":
         raise CorruptFile(
             where, f"holds {dataset.dtype if dataset.shape is not None else 'nothing'}, not floating point numbers"
@@ -277,9 +277,7 @@ def _overwrite(f: Any, name: str, tensor: Array, place: Stored) -> None:
         raise WriteError("", f"the source has no dataset {place.path!r} any more")
     shape = tuple(dataset.shape)
     if tensor.size != dataset.size:
-        raise WriteError(
-            "", f"tensor {name!r} of shape {tensor.shape} does not go into {place.path!r} of shape {shape}"
-        )
+        raise WriteError("", f"tensor {name!r} of shape {tensor.shape} does not go into {place.path!r} of shape {shape}")
     stored = to_stored(tensor, place, shape)
     with np.errstate(over="ignore"):
         values = stored.astype(dataset.dtype)  # the one cast on the way out

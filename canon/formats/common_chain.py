@@ -188,9 +188,7 @@ class _Chain:
         if only:
             return True
         mix = self._shape(part, "pointwise")
-        self._add(
-            "conv", part.name, {"kernel": part.roles["pointwise"], **self._params(part, "bias")}, channels=self.channels
-        )
+        self._add("conv", part.name, {"kernel": part.roles["pointwise"], **self._params(part, "bias")}, channels=self.channels)
         self.width = mix[0]
         return mix[1] == out
 
@@ -198,9 +196,7 @@ class _Chain:
         if self._shape(part, "mean") != (self.width,):
             return False
         axis = 0 if self.channels == "first" and self.spatial else -1
-        self._add(
-            "batch_norm", part.name, self._params(part, "gamma", "beta", "mean", "variance"), axis=axis, eps=self.eps
-        )
+        self._add("batch_norm", part.name, self._params(part, "gamma", "beta", "mean", "variance"), axis=axis, eps=self.eps)
         return True
 
     def _opaque(self, part: Part, rest: Sequence[Part]) -> bool:

@@ -41,9 +41,7 @@ def read(f: Any, path: Path, request: Request) -> Run:
     notes: list[str] = []
     left = [name for name, d in datasets.items() if d.shape is None or d.dtype.kind != "f"]
     if ignored := [name for name in left if _last(name) != "num_batches_tracked"]:
-        notes.append(
-            f"not floating point, and left as they are: {', '.join(ignored[:5])}{' ...' if len(ignored) > 5 else ''}"
-        )
+        notes.append(f"not floating point, and left as they are: {', '.join(ignored[:5])}{' ...' if len(ignored) > 5 else ''}")
     named, prefix = _unwrapped({name: d for name, d in datasets.items() if name not in left})
     if prefix:
         notes.append(f"every name begins with {prefix!r}, which is left out")
@@ -132,23 +130,17 @@ def _eps(torch: bool) -> float:
     return 1e-5 if torch else 1e-3
 
 
-def _chain(
-    parts: Sequence[chain.Part], tensors: Mapping[str, Array], torch: bool, activation: str | None
-) -> Network | None:
+def _chain(parts: Sequence[chain.Part], tensors: Mapping[str, Array], torch: bool, activation: str | None) -> Network | None:
     """In the file's order, else with numbers in names counted as numbers."""
     if chain.may_join((part.name for part in parts), STACKED) is not None:
         return None
     for order in (parts, sorted(parts, key=lambda part: natural(part.name))):
-        found = chain.build(
-            order, tensors, channels="first" if torch else "last", eps=_eps(torch), activation=activation
-        )
+        found = chain.build(order, tensors, channels="first" if torch else "last", eps=_eps(torch), activation=activation)
         if found is not None:
             return found
     return None
 
 
-def write(
-    run: Run, path: Path, source: Path, actions: Mapping[str, Mapping[str, Array]], *, drop_optimizer: bool
-) -> None:
+def write(run: Run, path: Path, source: Path, actions: Mapping[str, Mapping[str, Array]], *, drop_optimizer: bool) -> None:
     """A copy of the source with the run's tensors; there is no optimizer state to drop."""
     write_copy(run, path, source, actions)

@@ -77,9 +77,7 @@ def _refs(layer: str, node: Any) -> Iterator[Ref]:
 def _plain_arguments(layer: str, found: Mapping[str, Any]) -> None:
     for key, value in found.items():
         if value not in (None, False):
-            raise UnsupportedOp(
-                "", f"layer {layer!r} is called with {key}={str(value)[:40]}, which is not supported", REFUSAL
-            )
+            raise UnsupportedOp("", f"layer {layer!r} is called with {key}={str(value)[:40]}, which is not supported", REFUSAL)
 
 
 def _histories(found: Any) -> Iterator[Ref]:
@@ -115,9 +113,7 @@ def assign(specs: Sequence[Spec], groups: Mapping[str, Sequence[Entry]]) -> dict
     named = {spec.name for spec in specs}
     for name, entries in groups.items():
         if entries and name not in named:
-            raise CorruptFile(
-                f"layer {name!r}", f"has {plural(len(entries), 'weight')} and is not in the configuration"
-            )
+            raise CorruptFile(f"layer {name!r}", f"has {plural(len(entries), 'weight')} and is not in the configuration")
     found: dict[str, dict[str, Entry]] = {}
     for spec in specs:
         entries = groups.get(spec.name, ())
@@ -160,9 +156,7 @@ def _nested(model: Spec, inner: Sequence[Spec], entries: Sequence[Entry]) -> dic
     if len(used) == len(set(used)) == len(entries) and all(set(by_name[p]) == set(wanted[p]) for p in by_name):
         return by_name
     for order in _orders(inner, wanted):
-        if len(order) == len(entries) and all(
-            role == entry.role for (_, role), entry in zip(order, entries, strict=True)
-        ):
+        if len(order) == len(entries) and all(role == entry.role for (_, role), entry in zip(order, entries, strict=True)):
             found: dict[str, dict[str, Entry]] = {spec.path: {} for spec in inner}
             for (path, role), entry in zip(order, entries, strict=True):
                 found[path][role] = entry
@@ -214,9 +208,7 @@ class _Wiring:
             return self.model(spec.cfg, parse(spec.cfg, f"{spec.path}/"), inputs, suffix)
         if not inputs:
             raise CorruptFile(f"layer {spec.path!r}", "is called on nothing")
-        call = Call(
-            self.graph, spec.path, spec.path + suffix, spec.cls, spec.cfg, tuple(inputs), self.weights[spec.path]
-        )
+        call = Call(self.graph, spec.path, spec.path + suffix, spec.cls, spec.cfg, tuple(inputs), self.weights[spec.path])
         LAYERS[spec.cls].build(call)
         return (call.name,)
 

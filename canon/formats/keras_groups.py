@@ -120,9 +120,7 @@ def _entries(root: Any, layer: str) -> list[Entry]:
         if not isinstance(dataset, h5py.Dataset):
             raise CorruptFile(where, f"lists the weight {name!r}, which is not there")
         if there.pop(dataset.name, None) is None:
-            raise CorruptFile(
-                where, f"lists the weight {name!r} twice", "Two weights of one name overwrite each other."
-            )
+            raise CorruptFile(where, f"lists the weight {name!r} twice", "Two weights of one name overwrite each other.")
         found.append(Entry(name, dataset))
     if there:
         left = next(iter(there.values()))

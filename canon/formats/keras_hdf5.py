@@ -99,8 +99,6 @@ def _paired(
     return {spec.name: groups[name] for spec, name in zip(takers, held, strict=True)}
 
 
-def write(
-    run: Run, path: Path, source: Path, actions: Mapping[str, Mapping[str, Array]], *, drop_optimizer: bool
-) -> None:
+def write(run: Run, path: Path, source: Path, actions: Mapping[str, Mapping[str, Array]], *, drop_optimizer: bool) -> None:
     """A copy of the source with the run's tensors."""
     write_copy(run, path, source, actions, drop=(OPTIMIZER,) if drop_optimizer else ())

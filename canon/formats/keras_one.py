@@ -50,9 +50,7 @@ def modern(layer: str, cls: str, cfg: Mapping[str, Any]) -> tuple[str, dict[str,
             raise UnsupportedOp("", f"layer {layer!r} does not say where its channels are (dim_ordering {order!r})")
         new["data_format"] = "channels_last" if order == "tf" else "channels_first"
     if cls == "BatchNormalization" and cfg.get("mode", 0) != 0:
-        raise UnsupportedOp(
-            "", f"layer {layer!r} is a batch norm of mode {cfg['mode']}, which uses the batch at inference"
-        )
+        raise UnsupportedOp("", f"layer {layer!r} is a batch norm of mode {cfg['mode']}, which uses the batch at inference")
     if cls == "Merge":
         if cfg.get("mode") not in MERGES or cfg.get("layers"):
             raise UnsupportedOp("", f"layer {layer!r} of class Merge with mode {cfg.get('mode')!r} is not supported")

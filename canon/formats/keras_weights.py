@@ -111,8 +111,6 @@ def _notes(
     return notes
 
 
-def write(
-    run: Run, path: Path, source: Path, actions: Mapping[str, Mapping[str, Array]], *, drop_optimizer: bool
-) -> None:
+def write(run: Run, path: Path, source: Path, actions: Mapping[str, Mapping[str, Array]], *, drop_optimizer: bool) -> None:
     """A copy of the source with the run's tensors; there is no optimizer state to drop."""
     write_copy(run, path, source, actions)

@@ -62,8 +62,7 @@ class _Squares:
         self.terms: list[tuple[Array, list[list[tuple[slice, Array, float]]]]] = []
         for name, axes in symmetry.axes.items():
             sides = [
-                [(self.at[g], entries(s.axis, g), exponent(s.axis, g)) for g in gauges_of(s.axis) if g in self.at]
-                for s in axes
+                [(self.at[g], entries(s.axis, g), exponent(s.axis, g)) for g in gauges_of(s.axis) if g in self.at] for s in axes
             ]
             if not any(sides):
                 continue
@@ -102,7 +101,7 @@ class _Squares:
 def _slopes(tensors: Mapping[str, Array], symmetry: Symmetry, values: Mapping[str, Floats]) -> dict[str, Floats]:
     out = {}
     for g in symmetry.gauges.values():
-        if g.kind == "slope" and g.sign in values and g.slope is not None:
+        if g.kind == "slope" and g.sign is not None and g.sign in values and g.slope is not None:
             size = np.abs(np.asarray(tensors[g.slope], np.float64)).reshape(-1)
             out[g.name] = np.where(values[g.sign] < 0, 1.0 / np.where(values[g.sign] < 0, size, 1.0), 1.0)
     return out

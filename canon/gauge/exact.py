@@ -56,7 +56,7 @@ def _rounds_never(kind: str, flip: str) -> bool:
 def _larger_side(
     op: Op, tensors: Mapping[str, Array], symmetry: Symmetry, gauge: str, values: Mapping[str, Floats]
 ) -> tuple[Floats, Floats]:
-    """For each unit +1 or -1 as its positive or negative entries are larger (0: nothing comes in), and 0 where both are the same."""
+    """+1 or -1 as the positive or negative entries of each unit are larger (0: nothing comes in); 0 where they are alike."""
     n = symmetry.gauges[gauge].size
     rows: list[list[Array]] = [[] for _ in range(n)]
     for tensor, dim in incoming_sides(op, symmetry, gauge):

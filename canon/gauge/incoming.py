@@ -52,26 +52,26 @@ def incoming(network: Network, tensors: Mapping[str, Array], symmetry: Symmetry,
             g: np.where(open_[g], np.inf, v) if g in open_ and symmetry.gauges[g].kind == "positive" else v
             for g, v in values.items()
         }
-        for g in targets(op, symmetry, "positive"):
-            if not open_[g].any():
+        for name in targets(op, symmetry, "positive"):
+            if not open_[name].any():
                 continue
             trial = {**seen, **{h: values[h] for h in targets(op, symmetry, "positive")}}
-            norms = np.sqrt(incoming_moment(op, tensors, symmetry, g, trial, 2))
-            found = open_[g] & (norms > 0) & np.isfinite(norms)
+            norms = np.sqrt(incoming_moment(op, tensors, symmetry, name, trial, 2))
+            found = open_[name] & (norms > 0) & np.isfinite(norms)
             f = 1.0 / np.where(found, norms, 1.0)
             f = np.where(np.abs(f - 1.0) <= one, 1.0, f)
-            values[g] = np.where(found, f, values[g])
-            open_[g] &= ~found
-        for g in targets(op, symmetry, "sign"):
-            if not open_[g].any():
+            values[name] = np.where(found, f, values[name])
+            open_[name] &= ~found
+        for name in targets(op, symmetry, "sign"):
+            if not open_[name].any():
                 continue
             trial = {**seen, **{h: values[h] for h in targets(op, symmetry, "positive")}}
-            cubes = incoming_moment(op, tensors, symmetry, g, trial, 3)
-            squares = incoming_moment(op, tensors, symmetry, g, trial, 2)
-            found = open_[g] & (squares > 0)
-            values[g] = np.where(found & (cubes < 0), -1.0, values[g])
+            cubes = incoming_moment(op, tensors, symmetry, name, trial, 3)
+            squares = incoming_moment(op, tensors, symmetry, name, trial, 2)
+            found = open_[name] & (squares > 0)
+            values[name] = np.where(found & (cubes < 0), -1.0, values[name])
             margin = np.abs(cubes) / np.maximum(squares, np.finfo(float).tiny) ** 1.5
-            margins[g] = np.where(found, margin, margins.get(g, np.ones(len(margin))))
-            open_[g] &= ~found
+            margins[name] = np.where(found, margin, margins.get(name, np.ones(len(margin))))
+            open_[name] &= ~found
     kept = {g: v for g, v in values.items() if symmetry.gauges[g].kind != "slope"}
     return Gauged({g: v for g, v in kept.items() if (v != 1).any()}, margins)

@@ -79,9 +79,7 @@ def side_moment(
     return out if own is None else out * own**power
 
 
-def incoming_peak(
-    op: Op, tensors: Mapping[str, Array], symmetry: Symmetry, gauge: str, values: Mapping[str, Floats]
-) -> Floats:
+def incoming_peak(op: Op, tensors: Mapping[str, Array], symmetry: Symmetry, gauge: str, values: Mapping[str, Floats]) -> Floats:
     """For each entry of the gauge, the largest size of all that comes in at this op, (size,): no sum, no rounding."""
     total = np.zeros(symmetry.gauges[gauge].size)
     for tensor, dim in incoming_sides(op, symmetry, gauge):

@@ -28,6 +28,7 @@ class State:
     signs: dict[str, Floats] = field(default_factory=dict)
 
     def copy(self) -> State:
+        """A state that can be changed without changing this one."""
         return State(dict(self.perms), dict(self.signs))
 
 
@@ -55,6 +56,11 @@ class Problem:
         self.inner = {s.over: s.name for s in symmetry.spaces.values() if s.over}
         self.free = [s.name for s in symmetry.spaces.values() if s.over is None]
         """The spaces that are matched; spaces over another are matched with it."""
+
+    @property
+    def tensors(self) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+        """The tensors of both."""
+        return self._a, self._b
 
     # the state
 
@@ -92,6 +98,7 @@ class Problem:
         return x
 
     def block(self, piece: Piece) -> Block:
+        """A piece in both networks."""
         return Block(piece, piece.view(self._a[piece.tensor]), piece.view(self._b[piece.tensor]))
 
     def objective(self, state: State) -> float:
@@ -163,9 +170,7 @@ class Similarity:
         if len(gauges) == 1 and set(self.plain) <= {frozenset(), frozenset(gauges)}:
             out = np.abs(self.plain[frozenset(gauges)]) + self.plain.get(frozenset(), 0.0)
         elif gauges:
-            out = np.max(
-                [sum(s * _sign(key, choice) for key, s in self.plain.items()) for choice in _choices(gauges)], axis=0
-            )
+            out = np.max([_signed(self.plain, choice, self.n) for choice in _choices(gauges)], axis=0)
         elif self.plain:
             out = sum(self.plain.values(), start=np.zeros(()))
         if self.inner is not None:
@@ -187,6 +192,13 @@ class Similarity:
         if self.inner is None:
             return None
         return _best_inner(self.inner[np.arange(self.n), partner][:, None])[1][:, 0]
+
+
+def _signed(plain: Mapping[frozenset[str], Floats], choice: Mapping[str, float], n: int) -> Floats:
+    total = np.zeros((n, n))
+    for key, s in plain.items():
+        total = total + s * _sign(key, choice)
+    return total
 
 
 def _best_signs(plain: Mapping[frozenset[str], Floats], n: int) -> dict[str, Floats]:

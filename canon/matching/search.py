@@ -37,11 +37,12 @@ class Matching:
 def search(problem: Problem, tell: Callable[[str], None] = lambda _: None) -> Matching:
     """The best of all starts after coordinate descent."""
     found: list[Matching] = []
-    for name, start in (
-        ("from the inputs", lambda: anchored(problem)),
-        ("stored", lambda: stored(problem)),
-        ("from the outputs", lambda: anchored(problem, backward=True)),
-    ):
+    starts: dict[str, Callable[[], State]] = {
+        "from the inputs": lambda: anchored(problem),
+        "stored": lambda: stored(problem),
+        "from the outputs": lambda: anchored(problem, backward=True),
+    }
+    for name, start in starts.items():
         tell(f"matching, {name}")
         begin = start()
         if any(_same(begin, other.state) for other in found):
@@ -85,13 +86,13 @@ def _anchors(problem: Problem, space: str, done: set[str], role: str) -> list[tu
         (p, i)
         for p, i in problem.of[space]
         if role in ("", p.axes[i].role)
-        and all(not x.space or x.space in done or (x.space in own and (k == i or x.space != space)) or _inner_of(problem, x.space) in done
-                for k, x in enumerate(p.axes))
-    ]  # fmt: skip
+        and all(k == i or _still(problem, x.space, space, own, done) for k, x in enumerate(p.axes))
+    ]
 
 
-def _inner_of(problem: Problem, space: str) -> str:
-    return problem.symmetry.spaces[space].over or ""
+def _still(problem: Problem, other: str, space: str, own: set[str], done: set[str]) -> bool:
+    """Whether another axis does not move any more: fixed, matched, or the copies inside the unit that is matched."""
+    return not other or other in done or (other in own and other != space) or problem.symmetry.spaces[other].over in done
 
 
 def place(

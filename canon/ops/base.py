@@ -191,9 +191,7 @@ class OpKind:
         """
         return self.forward(op, inputs, params)
 
-    def both(
-        self, op: Op, inputs: Sequence[Array], sizes: Sequence[Array], params: Mapping[str, Array]
-    ) -> tuple[Array, Array]:
+    def both(self, op: Op, inputs: Sequence[Array], sizes: Sequence[Array], params: Mapping[str, Array]) -> tuple[Array, Array]:
         """`forward` and `magnitude` at once; params as stored, of any type."""
         double = {r: np.asarray(p, inputs[0].dtype) for r, p in params.items()}
         absolute = {r: p if r == "variance" else np.abs(p) for r, p in double.items()}

@@ -86,9 +86,7 @@ def pads_zero(op: Op, sizes: Shape, kernel: Sequence[int]) -> bool:
     return padding is None or any(lo or hi for lo, hi in padding)
 
 
-def padded(
-    op: Op, x: Array, kernel: Sequence[int], fill: float
-) -> tuple[Array, tuple[int, ...], tuple[int, ...], Shape]:
+def padded(op: Op, x: Array, kernel: Sequence[int], fill: float) -> tuple[Array, tuple[int, ...], tuple[int, ...], Shape]:
     """x (batch, *sizes, channels) padded; with strides, dilation and output sizes."""
     rank = len(kernel)
     strides, dilation = window(op, "strides", rank), window(op, "dilation", rank)
@@ -105,8 +103,7 @@ def offsets(
     """For each position in the window, its index and the slice of padded x that it sees: (batch, *sizes, channels)."""
     for at in product(*map(range, kernel)):
         cut = tuple(
-            slice(a * d, a * d + ((n or 0) - 1) * s + 1, s)
-            for a, d, s, n in zip(at, dilation, strides, sizes, strict=True)
+            slice(a * d, a * d + ((n or 0) - 1) * s + 1, s) for a, d, s, n in zip(at, dilation, strides, sizes, strict=True)
         )
         yield at, x[(slice(None), *cut)]
 

@@ -72,9 +72,7 @@ class Dense(OpKind):
         y: Array = inputs[0] @ params["kernel"].T
         return y + params["bias"] if "bias" in params else y
 
-    def both(
-        self, op: Op, inputs: Sequence[Array], sizes: Sequence[Array], params: Mapping[str, Array]
-    ) -> tuple[Array, Array]:
+    def both(self, op: Op, inputs: Sequence[Array], sizes: Sequence[Array], params: Mapping[str, Array]) -> tuple[Array, Array]:
         kernel = params["kernel"]
         if kernel.dtype == inputs[0].dtype or kernel.size < _LARGE:
             return super().both(op, inputs, sizes, params)
@@ -147,7 +145,8 @@ class Conv(OpKind):
         x, strides, dilation, sizes = padded(op, to_last(op, inputs[0]), k, 0.0)
         y: Array | float = params.get("bias", 0.0)
         for at, part in offsets(x, k, strides, dilation, sizes):
-            y = y + part @ kernel[(slice(None), slice(None), *at)].T
+            window = kernel.reshape(*kernel.shape[:2], -1)[:, :, np.ravel_multi_index(at, k)]
+            y = y + part @ window.T
         return from_last(op, np.asarray(y))
 
     def absorb(self, op: Op, params: dict[str, Array], t_in: Array | None, t_out: Array | None) -> dict[str, Array]:
@@ -207,7 +206,7 @@ class DepthwiseConv(OpKind):
             x = np.repeat(x, m, axis=-1)
         y: Array | float = params.get("bias", 0.0)
         for at, part in offsets(x, k, strides, dilation, sizes):
-            y = y + part * kernel[(slice(None), 0, *at)]
+            y = y + part * kernel.reshape(len(kernel), -1)[:, np.ravel_multi_index(at, k)]
         return from_last(op, np.asarray(y))
 
     def absorb(self, op: Op, params: dict[str, Array], t_in: Array | None, t_out: Array | None) -> dict[str, Array]:

@@ -45,6 +45,7 @@ class Concat:
 
     @property
     def size(self) -> int:
+        """Number of entries."""
         return sum(p.size for p in self.parts)
 
 
@@ -57,6 +58,7 @@ class Product:
 
     @property
     def size(self) -> int:
+        """Number of entries."""
         return math.prod(p.size for p in self.parts)
 
 
@@ -98,6 +100,7 @@ class Gauge:
 
     @property
     def size(self) -> int:
+        """Number of factors."""
         return self.axis.size
 
 

@@ -27,7 +27,7 @@ class AxisTerm(AxisRef):
 
 @dataclass(frozen=True)
 class Tree:
-    """Where gauge variables sit on an axis. kind: "leaf" (key), "none" or "one" (fixed), "concat" or "product" (key or parts)."""
+    """Where gauge variables sit on an axis. kind: "leaf" (key), "none" or "one" (fixed), "concat", "product"."""
 
     kind: str
     key: Key | None = None
@@ -146,9 +146,7 @@ def _tie(found: Collected, a: Leg, b: Leg, why: str) -> None:
     found.scale.append(said)
     found.sign.append(said)
     for one, other in ((a.up, b.up), (a.down, b.down)):
-        found.ties += [
-            (x, y) for x, y in zip(one, other, strict=True) if isinstance(x, AxisTerm) and isinstance(y, AxisTerm)
-        ]
+        found.ties += [(x, y) for x, y in zip(one, other, strict=True) if isinstance(x, AxisTerm) and isinstance(y, AxisTerm)]
     if isinstance(a.power, AxisTerm) and isinstance(b.power, AxisTerm):
         found.sign.append(((a.power, 1), (b.power, -1)))
 
@@ -188,17 +186,13 @@ class _Voice:
 
     def concat(self, parts: Sequence[AxisRef]) -> AxisTerm:
         axes = [_axis(p) for p in parts]
-        return AxisTerm(
-            joined("concat", [a.term for a in axes], sum(a.term.size for a in axes)), parts=axes, joint="concat"
-        )
+        return AxisTerm(joined("concat", [a.term for a in axes], sum(a.term.size for a in axes)), parts=axes, joint="concat")
 
     def product(self, parts: Sequence[AxisRef]) -> AxisTerm:
         axes = [_axis(p) for p in parts]
         if len(axes) == 1:
             return axes[0]
-        return AxisTerm(
-            joined("product", [a.term for a in axes], prod(a.term.size for a in axes)), parts=axes, joint="product"
-        )
+        return AxisTerm(joined("product", [a.term for a in axes], prod(a.term.size for a in axes)), parts=axes, joint="product")
 
     def over(self, size: int, outer: AxisRef) -> AxisTerm:
         serial = self._gid()

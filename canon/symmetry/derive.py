@@ -78,7 +78,8 @@ class _Solution:
         )
         again = True
         while again:
-            again = any([self._aligned(g) is None for g in groups if g])
+            unclear = [g for g in groups if g and self._aligned(g) is None]
+            again = bool(unclear)
 
     def _solve(self) -> None:
         self.scales: LinearSystem[Key] = LinearSystem(0, _rank)
@@ -103,9 +104,9 @@ class _Solution:
                 if key is not None and centre.setdefault(key, about) != about:
                     bad.add(key)
         for out, parts in self.said.sums:
-            for o, *inner in self._aligned([out, *parts]) or []:
-                keys = [k for k in inner if k is not None]
-                if o is None or len(keys) != len(inner):
+            for o, *summed in self._aligned([out, *parts]) or []:
+                keys = [k for k in summed if k is not None]
+                if o is None or len(keys) != len(summed):
                     continue
                 total = sum(centre.get(k, 0.0) for k in keys)
                 if centre.setdefault(o, total) != total:
@@ -189,9 +190,7 @@ class _Solution:
         return self.names[kind, key]
 
     def _write(self, term: Term, at: dict[tuple[int, ...], dict[str, int | float]], path: tuple[int, ...]) -> Axis:
-        gauges: Powers = tuple(
-            (g, e) for g, e in at.get(path, {}).items() if e and not (g.endswith(":sign") and e % 2 == 0)
-        )
+        gauges: Powers = tuple((g, e) for g, e in at.get(path, {}).items() if e and not (g.endswith(":sign") and e % 2 == 0))
         term = normal(term)
         axis: Axis
         if term.kind == "fixed":
@@ -251,13 +250,9 @@ class _Solution:
                 out[name] = Gauge(name, "slope", _bare(axis), "slope", signs[0] if signs else None, tensor)
             else:
                 flip = "affine" if name in affine else "none"
-                out[name] = Gauge(
-                    name, "positive" if kind == "scale" else "sign", _bare(axis), flip, on_entries=entries
-                )
+                out[name] = Gauge(name, "positive" if kind == "scale" else "sign", _bare(axis), flip, on_entries=entries)
         sloped = {g.sign for g in out.values() if g.kind == "slope"}
-        return {
-            n: Gauge(n, g.kind, g.axis, "slope", on_entries=g.on_entries) if n in sloped else g for n, g in out.items()
-        }
+        return {n: Gauge(n, g.kind, g.axis, "slope", on_entries=g.on_entries) if n in sloped else g for n, g in out.items()}
 
 
 def _rank(key: Key) -> Key:

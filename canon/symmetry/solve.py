@@ -37,10 +37,10 @@ class LinearSystem(Generic[K]):
         for user in self._used_by.pop(pivot, set()):
             old = self._solved[user]
             k = old.pop(pivot)
-            for v, c in solution.items():
-                old[v] = self._reduced(old.get(v, Fraction(0)) + k * c)
+            for v, share in solution.items():
+                old[v] = self._reduced(old.get(v, Fraction(0)) + k * share)
                 self._used_by.setdefault(v, set()).add(user)
-            for v in [v for v, c in old.items() if not c]:
+            for v in [v for v, share in old.items() if not share]:
                 del old[v]
                 self._used_by[v].discard(user)
         self._solved[pivot] = solution

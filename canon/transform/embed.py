@@ -43,9 +43,7 @@ def embed(folded: Folded, moved: Network) -> Network:
                 continue  # written with its kernel
             _norm(source, op, moved, new[op.name], tensors)
         elif op.name in kernel_of:
-            _with_norm(
-                source, op, next(o for o in source.ops if o.name == kernel_of[op.name]), moved, new[op.name], tensors
-            )
+            _with_norm(source, op, next(o for o in source.ops if o.name == kernel_of[op.name]), moved, new[op.name], tensors)
         else:
             _plain(source, op, moved, new[op.name], tensors)
     for chain in chains:
@@ -77,7 +75,8 @@ def _with_norm(source: Network, op: Op, bn: Op, moved: Network, here: Op, tensor
 
 def _norm(source: Network, bn: Op, moved: Network, here: Op, tensors: dict[str, Array]) -> None:
     scale, shift = _value(moved, here, "scale"), _value(moved, here, "shift")
-    assert scale is not None and shift is not None
+    assert scale is not None
+    assert shift is not None
     _write_norm(bn, scale, shift, tensors)
 
 
@@ -130,11 +129,7 @@ def _linear(
 ) -> None:
     """Factor the product W = U S V^T with S spread evenly over the maps, the bias at the last one."""
     ops = [next(o for o in source.ops if o.name == name) for name in chain]
-    if (
-        any(op.kind not in ("dense", "conv") for op in ops)
-        or len(chain) > 2
-        or any(name in kernel_of for name in chain)
-    ):
+    if any(op.kind not in ("dense", "conv") for op in ops) or len(chain) > 2 or any(name in kernel_of for name in chain):
         raise CannotEmbedError(f"{chain[0]} is composed in a way that has no plain factors")
     first, last = ops
     here = new[last.name]

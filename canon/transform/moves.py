@@ -51,9 +51,7 @@ def canonicalize(
     network.check_finite()
     if gauge == "exact":
         if folded:
-            raise UsageError(
-                "--folded", "folding rounds, and the exact gauge never does", "Use --gauge incoming or balanced."
-            )
+            raise UsageError("--folded", "folding rounds, and the exact gauge never does", "Use --gauge incoming or balanced.")
         return _exact(network, seed, tell)
     tell("folding and normalising")
     fo = fold(network)
@@ -117,9 +115,7 @@ def _exact(network: Network, seed: int, tell: Tell) -> Moved:
     return Moved(made, action.arrays(), proved(network, made, seed), (*_order_notes(order), *notes))
 
 
-def teleport(
-    network: Network, seed: int = 0, sigma: float = 1.0, folded: bool = False, tell: Tell = lambda _: None
-) -> Moved:
+def teleport(network: Network, seed: int = 0, sigma: float = 1.0, folded: bool = False, tell: Tell = lambda _: None) -> Moved:
     """A random member of the network's orbit: relabelled, rescaled by exp(N(0, sigma^2)), flipped, turned where linear.
 
     Raises NotFinite and NumericError.
@@ -143,7 +139,7 @@ def align(a: Network, b: Network, folded: bool = False, seed: int = 0, tell: Tel
     """
     a.check_finite()
     b.check_finite()
-    pair, left, right = make_pair(a, b, tell)
+    pair, _, right = make_pair(a, b, tell)
     state, worst = None, None
     for _, make in pair.candidates():
         found = make()

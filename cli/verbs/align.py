@@ -9,10 +9,12 @@ from ..options import Parser, add_common, add_reading, add_seed, add_writing
 NAME = "align"
 HELP = "write B moved into A's labelling, signs and scales"
 
-_EPILOG = """\
-OUT computes what B computes, with its units where their partners stand in A: a plain diff, an average or an
-interpolation of A and OUT then makes sense. OUT is a copy of B with its weights replaced.
+_ABOUT = """\
+OUT computes what B computes, with its units where their partners stand in A: a
+plain diff, an average or an interpolation of A and OUT then makes sense. OUT
+is a copy of B with its weights replaced."""
 
+_EPILOG = """\
 examples:
   canon align a.h5 b.h5 -o b-aligned.h5
   canon align run.h5:100 run.h5:200 -o aligned.h5 --to canon
@@ -23,7 +25,7 @@ exit status:
 
 def configure(parser: Parser) -> None:
     """Add the arguments of `canon align`."""
-    parser.epilog = _EPILOG
+    parser.tell(NAME, HELP, _ABOUT, _EPILOG)
     parser.add_argument("a", metavar="A[:STEP]", help="the file to align to")
     parser.add_argument("b", metavar="B[:STEP]", help="the file to move")
     add_writing(parser)

@@ -9,14 +9,17 @@ from ..options import Parser, add_common, add_gauge, add_reading, add_seed, add_
 NAME = "canonicalize"
 HELP = "write a network in its canonical form"
 
-_EPILOG = """\
-Every relabelled and rescaled copy of a network has one canonical form. OUT is a copy of FILE with its weights replaced,
-in the architecture that was read; the outputs of both are checked against each other before OUT is written.
+_ABOUT = """\
+Every relabelled and rescaled copy of a network has one canonical form. OUT is
+a copy of FILE with its weights replaced, in the architecture that was read;
+the outputs of both are checked against each other before OUT is written."""
 
+_EPILOG = """\
 gauges:
   incoming   every unit's incoming weights, bias included, have norm 1
   balanced   the least sum of squares over all rescalings
-  exact      powers of two and signs only: equal bytes for equal networks, for hashing
+  exact      powers of two and signs only: equal bytes for equal networks,
+             for hashing
 
 examples:
   canon canonicalize run.h5 -o canonical.h5
@@ -29,7 +32,7 @@ exit status:
 
 def configure(parser: Parser) -> None:
     """Add the arguments of `canon canonicalize`."""
-    parser.epilog = _EPILOG
+    parser.tell(NAME, HELP, _ABOUT, _EPILOG)
     parser.add_argument("file", metavar="FILE[:STEP]", help="the file to bring to its canonical form")
     add_writing(parser)
     add_gauge(parser, "incoming", "balanced", "exact")

@@ -9,24 +9,48 @@ from ..options import Parser, add_common, add_gauge, add_reading, add_seed
 NAME = "compare"
 HELP = "distance and verdict on two networks, modulo symmetry"
 
+_ABOUT = """\
+Both networks are folded, brought to one gauge and matched unit by unit before
+anything is measured. The report ends with the verdict, on the last line:
+
+  identical          the same graph, and the same bytes in every tensor
+  equivalent         one is the other, relabelled and rescaled
+  same-to-precision  the same, up to the rounding of a coarser type
+  same-function      equal outputs, though no relabelling or rescaling is found
+  related            common descent: the evidence is printed
+  independent        evidence was looked for, and there is none
+  undecided          what would settle it is named"""
+
 _EPILOG = """\
-Both networks are folded, brought to one gauge and matched unit by unit before anything is measured. The verdict, the
-last line, is one of: identical, equivalent, same-to-precision, same-function, related, independent, undecided.
+distances:
+  For each space, from 0 (the same) over 1 (orthogonal) to at most 1.41: raw as
+  stored, normalised with units scaled alike, matched with units paired as
+  well, and beside it chance, the same on shuffled weights. Raw is not
+  invariant: rescaling units, which changes no output, drives it to 1.
+
+units file:
+  --units FILE.csv writes a line a unit of A: space; a, b (numbers of the unit
+  and its partner as stored, from 0); distance and correlation of their
+  incoming weights, each beside chance for the space; scale (the factor from B
+  to A, sign included); runner_up (the next best unit of B) and
+  runner_up_ratio (distance of the partner over that of the runner-up); flags
+  (dead, constant, duplicate, negligible, ambiguous).
 
 examples:
   canon compare a.h5 b.h5
-  canon compare run.h5:100 run.h5:200     two checkpoints of one run
+  canon compare run.h5:100 run.h5:200    two checkpoints of one run
   canon compare a.h5 b.h5 --units units.csv
-  canon compare weights-a.h5 weights-b.h5 --architecture model.json --activation relu
   canon compare a.h5 b.h5 --json - | jq .distance.matched
+  canon compare weights-a.h5 weights-b.h5 --activation relu
+  canon compare small.h5 wide.h5 --partial
 
 exit status:
-  0  identical or equivalent    1  anything else    2  trouble"""
+  0  identical or equivalent    1  any other verdict    2  trouble"""
 
 
 def configure(parser: Parser) -> None:
     """Add the arguments of `canon compare`."""
-    parser.epilog = _EPILOG
+    parser.tell(NAME, HELP, _ABOUT, _EPILOG)
     parser.add_argument("a", metavar="A[:STEP]", help="a file; the last checkpoint unless a step is named")
     parser.add_argument("b", metavar="B[:STEP]", help="another one")
     parser.add_argument(

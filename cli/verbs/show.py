@@ -9,13 +9,22 @@ from ..options import Parser, add_common, add_reading
 NAME = "show"
 HELP = "what is in a file, its spaces and the size of its symmetry"
 
+_ABOUT = """\
+Spaces are the sets of units that may be relabelled together; the group says
+by what factors each unit may be rescaled without changing what the network
+computes, and why says what allows it. Axes that nothing may move are listed
+as fixed, each with its reason. What folds away is no freedom of the function:
+batch norms, biases that the next layer takes, dead units."""
+
 _EPILOG = """\
-Spaces are the sets of units that may be relabelled together, and by what factors (group) each unit may be rescaled
-without changing what the network computes. Axes that nothing may move are listed as fixed, each with its reason.
+files:
+  Found by content, whatever their names: Keras HDF5 models and weights,
+  tensors dumped by name into HDF5, canon's own HDF5. FILE:STEP picks a
+  checkpoint where a file holds several; the last one is shown otherwise.
 
 examples:
-  canon show run.h5                       the last checkpoint
-  canon show run.h5:100                   checkpoint 100
+  canon show run.h5
+  canon show run.h5:100                  checkpoint 100
   canon show weights.h5 --architecture model.json
   canon show run.h5 --json - | jq .symmetry
 
@@ -25,7 +34,7 @@ exit status:
 
 def configure(parser: Parser) -> None:
     """Add the arguments of `canon show`."""
-    parser.epilog = _EPILOG
+    parser.tell(NAME, HELP, _ABOUT, _EPILOG)
     parser.add_argument("file", metavar="FILE[:STEP]", help="the file to look at")
     add_reading(parser)
     add_common(parser)

@@ -9,13 +9,15 @@ from ..options import Parser, add_common, add_reading, add_seed, add_writing
 NAME = "teleport"
 HELP = "write a random relabelled and rescaled copy of a network"
 
-_EPILOG = """\
-OUT computes what FILE computes, with its hidden units relabelled and rescaled at random: for testing whether a tool
-sees through it. The outputs of both are checked against each other before OUT is written.
+_ABOUT = """\
+OUT computes what FILE computes, with its hidden units relabelled and rescaled
+at random: for testing whether a tool sees through it. The outputs of both are
+checked against each other before OUT is written."""
 
+_EPILOG = """\
 examples:
   canon teleport run.h5 -o disguised.h5 --seed 1
-  canon compare run.h5 disguised.h5       says equivalent
+  canon compare run.h5 disguised.h5      says equivalent
 
 exit status:
   0  written    2  trouble, OUT is as it was"""
@@ -23,7 +25,7 @@ exit status:
 
 def configure(parser: Parser) -> None:
     """Add the arguments of `canon teleport`."""
-    parser.epilog = _EPILOG
+    parser.tell(NAME, HELP, _ABOUT, _EPILOG)
     parser.add_argument("file", metavar="FILE[:STEP]", help="the file to disguise")
     add_writing(parser)
     add_reading(parser)

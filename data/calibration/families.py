@@ -13,8 +13,8 @@ from functools import partial
 from itertools import combinations
 
 import numpy as np
-
 from nets import How, Task, convolutional, dense, digits, outputs, teacher, trained
+
 from train import Net, softmax
 
 SEEDS, BASES = 5, 2
@@ -24,7 +24,8 @@ NOISES = (0.05, 0.1, 0.2, 0.5)
 @dataclass(frozen=True)
 class Family:
     """sizes: of the input, the layers and the output; activation: or "conv"; task: makes the data; how: None where
-    nothing is trained."""
+    nothing is trained.
+    """
 
     name: str
     sizes: tuple[int, ...]
@@ -86,10 +87,10 @@ def make(family: Family, index: int) -> tuple[dict[str, Net], list[Pair]]:
         rng = np.random.default_rng([index, seed])
         start = family.fresh(rng)
         if task is None:
-            own = {"base": start, **{f"noise {s}": noised(start, s, rng) for s in (*NOISES, 1.0)}}
+            own = {"base": start, **{f"noise-{s}": noised(start, s, rng) for s in (*NOISES, 1.0)}}
         else:
             own = _line(family, task, start, rng, seed < BASES)
-        nets |= {f"{seed}: {name}": net for name, net in own.items()}
+        nets |= {f"{seed}:{name}": net for name, net in own.items()}
         kin.append(own)
     return nets, _pairs(kin, index)
 
@@ -114,53 +115,51 @@ def _line(family: Family, task: Task, start: Net, rng: np.random.Generator, whol
         "start": start,
         "third": third,
         "branch": trained(third, task.own, classes, how, 2 / 3, rng),
-        "branch, hot, other data": trained(third, task.other, classes, how, 2 / 3, rng, hotter=3),
+        "branch-hot": trained(third, task.other, classes, how, 2 / 3, rng, hotter=3),
         "tuned": trained(base, task.other, classes, how, 1 / 3, rng),
-        "tuned long, hot": trained(base, task.other, classes, how, 2, rng, hotter=2),
-        "new head": trained(head, other_way, classes, how, 1 / 3, rng),
-        "same start": trained(start, task.own, classes, how, 1, rng),
-        "same start, other data": trained(start, task.other, classes, how, 1, rng),
-        "same start, random labels": trained(start, random_labels, classes, how, 1, rng),
+        "tuned-hot": trained(base, task.other, classes, how, 2, rng, hotter=2),
+        "new-head": trained(head, other_way, classes, how, 1 / 3, rng),
+        "same-start": trained(start, task.own, classes, how, 1, rng),
+        "same-start-other": trained(start, task.other, classes, how, 1, rng),
+        "same-start-random": trained(start, random_labels, classes, how, 1, rng),
         "pruned": pruned,
-        "pruned, tuned": trained(pruned, task.own, classes, how, 1 / 3, rng),
-        "8 bits": _each(base, partial(_rounded, bits=8)),
-        "4 bits": _each(base, partial(_rounded, bits=4)),
-        **{f"noise {s}": noised(base, s, rng) for s in NOISES},
-        "student": trained(
-            family.fresh(rng), (x, softmax(student_of) if classes else student_of), classes, how, 1, rng
-        ),
+        "pruned-tuned": trained(pruned, task.own, classes, how, 1 / 3, rng),
+        "bits-8": _each(base, partial(_rounded, bits=8)),
+        "bits-4": _each(base, partial(_rounded, bits=4)),
+        **{f"noise-{s}": noised(base, s, rng) for s in NOISES},
+        "student": trained(family.fresh(rng), (x, softmax(student_of) if classes else student_of), classes, how, 1, rng),
     }
 
 
 AMONG = (
-    ("branch", "same start"),
-    ("branch", "branch, hot, other data"),
-    ("tuned", "noise 0.2"),
-    ("tuned long, hot", "start"),
-    ("new head", "pruned, tuned"),
-    ("same start", "same start, random labels"),
-    ("4 bits", "tuned long, hot"),
-    ("same start, other data", "branch, hot, other data"),
-    ("pruned", "noise 0.1"),
+    ("branch", "same-start"),
+    ("branch", "branch-hot"),
+    ("tuned", "noise-0.2"),
+    ("tuned-hot", "start"),
+    ("new-head", "pruned-tuned"),
+    ("same-start", "same-start-random"),
+    ("bits-4", "tuned-hot"),
+    ("same-start-other", "branch-hot"),
+    ("pruned", "noise-0.1"),
 )
 """Relatives of one net, compared with each other."""
-ACROSS = 48
+ACROSS = 28
 """Pairs drawn from the relatives of one net and those of another."""
 
 
 def _pairs(kin: list[dict[str, Net]], index: int) -> list[Pair]:
     out = []
     for seed, own in enumerate(kin):
-        out += [Pair(True, f"{seed}: base", f"{seed}: {name}") for name in own if name not in ("base", "student")]
-        out += [Pair(True, f"{seed}: {a}", f"{seed}: {b}") for a, b in AMONG if a in own and b in own]
-    strangers = [(f"{i}: base", f"{j}: base") for i, j in combinations(range(len(kin)), 2)]
+        out += [Pair(True, f"{seed}:base", f"{seed}:{name}") for name in own if name not in ("base", "student")]
+        out += [Pair(True, f"{seed}:{a}", f"{seed}:{b}") for a, b in AMONG if a in own and b in own]
+    strangers = [(f"{i}:base", f"{j}:base") for i, j in combinations(range(len(kin)), 2)]
     for seed in range(BASES):
         if "student" in kin[seed]:
-            strangers += [(f"{seed}: base", f"{seed}: student"), (f"{1 - seed}: base", f"{seed}: student")]
-    strangers += [(f"0: {name}", f"1: {name}") for name in kin[0] if name != "base"]
+            strangers += [(f"{seed}:base", f"{seed}:student"), (f"{1 - seed}:base", f"{seed}:student")]
+    strangers += [(f"0:{name}", f"1:{name}") for name in kin[0] if name != "base"]
     rng = np.random.default_rng([11, index])
     for _ in range(ACROSS - len(kin[0]) + 1):
-        strangers.append((f"0: {rng.choice(list(kin[0]))}", f"1: {rng.choice(list(kin[1]))}"))
+        strangers.append((f"0:{rng.choice(list(kin[0]))}", f"1:{rng.choice(list(kin[1]))}"))
     return out + [Pair(False, a, b) for a, b in dict.fromkeys(strangers)]
 
 

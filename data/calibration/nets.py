@@ -74,7 +74,8 @@ def dense(rng: np.random.Generator, sizes: tuple[int, ...], activation: str) -> 
 
 def convolutional(rng: np.random.Generator, sizes: tuple[int, ...]) -> Net:
     """Convolution, batch norm and relu for each width, max pooling between them, then the mean over the image and a
-    dense layer: sizes are (channels of the input, widths..., outputs)."""
+    dense layer: sizes are (channels of the input, widths..., outputs).
+    """
     net: Net = []
     for i, (n_in, n) in enumerate(pairwise(sizes[:-1])):
         kernel = rng.normal(0, (2 / (9 * n_in)) ** 0.5, (3, 3, n_in, n)).astype(np.float32)

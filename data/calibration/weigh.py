@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+from nets import outputs
 
 from canon.compare import compare
 from canon.compare.comparing import make_pair
@@ -14,14 +15,14 @@ from canon.network import Network
 from canon.ops import Op
 from canon.run import Run
 from disguise import disguise
-from nets import outputs
 from train import EPS, Net
 
 
 @dataclass(frozen=True)
 class Said:
     """word; z of stored order; score of standing out (None where it was not needed), its threshold, units and view;
-    seconds it took."""
+    seconds it took.
+    """
 
     word: str
     z: float
@@ -48,9 +49,7 @@ def run(net: Net, name: str) -> Run:
         ops.append(Op(kind, layer.name, (value,), layer.name if linear else f"{layer.name}/pre", params, attrs))
         if not linear:
             attrs = {"approximate": True} if layer.activation == "gelu" else {}
-            ops.append(
-                Op(layer.activation, f"{layer.name}/{layer.activation}", (ops[-1].output,), layer.name, {}, attrs)
-            )
+            ops.append(Op(layer.activation, f"{layer.name}/{layer.activation}", (ops[-1].output,), layer.name, {}, attrs))
         value = layer.name
     n_in = net[0].weights["kernel"].shape[-2]
     inputs = {"input": (n_in,) if net[0].kind == "Dense" else (8, 8, n_in)}
@@ -97,6 +96,9 @@ def cosine(a: Run, b: Run) -> float:
     """Of two nets as stored, whole, in the balanced gauge: how far relatives have moved apart, their labels known."""
     problem = make_pair(a.network, b.network)[0].balanced
     state = stored(problem)
-    dot = sum(np.vdot(t.a, problem.moved(t, state)) for t in map(problem.block, problem.pieces))
-    size = [sum(np.vdot(t, t) for t in side) for side in zip(*((k.a, k.b) for k in map(problem.block, problem.pieces)))]
-    return float(dot / np.sqrt(size[0] * size[1]))
+    ab = aa = bb = 0.0
+    for block in map(problem.block, problem.pieces):
+        ab += np.vdot(block.a, problem.moved(block, state))
+        aa += np.vdot(block.a, block.a)
+        bb += np.vdot(block.b, block.b)
+    return float(ab / np.sqrt(aa * bb))
