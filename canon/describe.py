@@ -195,14 +195,14 @@ class _Passes:
         said = collect(alone)
         axes = [(axis, (v, i)) for v in op.inputs for i, axis in enumerate(said.values[v])]
         places = {id(axis): place for axis, place in axes}
-        stopped = [
+        scale, sign = (
             frozenset(places[id(terms[0][0])] for terms in equations if len(terms) == 1 and id(terms[0][0]) in places)
             for equations in (said.scale, said.sign)
-        ]
+        )
         single = frozenset(place for axis, place in axes if not find(axis.term).linear)
         legs = [leg for uses in said.params.values() for _, each in uses for leg in each]
         apart = any(isinstance(leg.label, AxisTerm) and leg.up and leg.down for leg in legs)
-        return cls(single, *stopped, apart)
+        return cls(single, scale, sign, apart)
 
 
 def _why(network: Network, symmetry: Symmetry, space: str, passes: Mapping[str, _Passes]) -> str:

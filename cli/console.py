@@ -93,16 +93,13 @@ class Page:
         """
         cells = [[self._shown("" if c is None else c) for c in row] for row in rows]
         wide = [max(cell_len(c) for c in (col.header, *(r[i] for r in cells))) for i, col in enumerate(columns)]
-        name, wide[0] = wide[0], min(wide[0], self.width * 2 // 5)  # longer names cost no column
+        longest, wide[0] = wide[0], self._name_width(columns[0], cells, self.width * 2 // 5)
         kept = list(range(len(columns)))
         while _total(wide, kept) > self.width and any(columns[i].leaves for i in kept):
             most = max(columns[i].leaves for i in kept)
             kept = [i for i in kept if columns[i].leaves != most]
         room = self.width - _total(wide, kept) + wide[0]
-        if name > room:
-            fitting = [cell_len(row[0]) for row in cells if cell_len(row[0]) <= room]
-            name = max([cell_len(columns[0].header), *fitting])
-        wide[0] = name
+        wide[0] = longest if longest <= room else self._name_width(columns[0], cells, room)
         if any(columns[i].over for i in kept):
             self.line(_headings(columns, wide, kept), "bold")
         self.line(_row([col.header for col in columns], columns, wide, kept), "bold")
@@ -116,6 +113,11 @@ class Page:
                 row = ["", *row[1:]]
             self.line(_row(row, columns, wide, kept))
         return [col for i, col in enumerate(columns) if i not in kept]
+
+    @staticmethod
+    def _name_width(column: Column, rows: Sequence[Sequence[str]], limit: int) -> int:
+        """Width of the names up to a limit: longer ones stand on lines of their own."""
+        return max(cell_len(column.header), *(w for w in (cell_len(row[0]) for row in rows) if w <= limit), 0)
 
     def _wrapped(self, text: str, width: int) -> list[str]:
         if not self.terminal:

@@ -88,7 +88,8 @@ def _spaces(page: Page, found: Description) -> None:
     most = 6 if page.terminal else 10**9
     for i, s in enumerate(found.spaces):
         page.entry("axes" if i == 0 else "", f"{s.name}: {some([_axis(a) for a in s.axes], most) or 'of no tensor'}")
-    shared = "; + where other units lie along the axis as well" if any(not a.alone for s in found.spaces for a in s.axes) else ""
+    alone = all(a.alone for s in found.spaces for a in s.axes)
+    shared = "" if alone else "; + where other units lie along the axis as well"
     page.entry("", f"(numbered from 0, as the file stores them{shared})")
     page.line()
 

@@ -121,7 +121,7 @@ def _spaces(page: Page, result: Comparison) -> None:
     if len(shown) < len(result.spaces):
         rest = [s.matched for s in result.spaces if s not in shown and s.matched is not None]
         span = f", at matched distances up to {distance(max(rest))}" if rest else ""
-        page.line(
+        page.sentence(
             f"The {len(shown)} of {len(result.spaces)} spaces that are farthest apart; {len(result.spaces) - len(shown)}"
             f" more{span}. Piped or with --json, all are listed."
         )
@@ -131,7 +131,8 @@ def _spaces(page: Page, result: Comparison) -> None:
     if narrow:
         page.entry("left out", f"at this width: {', '.join(narrow)}")
     d, chance_of = result.distance, result.distance.get("chance")
-    page.entry("raw", f"{distance(d['raw'])} as stored, which is not invariant: rescaling units changes no output, yet drives it to 1")
+    raw = distance(d["raw"])
+    page.entry("raw", f"{raw} as stored, which is not invariant: rescaling units changes no output, yet drives it to 1")
     gauge = " in the balanced gauge" if result.gauge == "balanced" else ""
     matched = f"{distance(d['matched'])} with units scaled alike{gauge} and paired (0 is the same, 1 is orthogonal)"
     if chance_of:
@@ -169,7 +170,11 @@ def _groups(spaces: Sequence[SpaceFigures]) -> str:
     names: dict[str, list[str]] = {}
     for s in spaces:
         names.setdefault(s.group, []).append(s.name)
-    return "; ".join(f"{group}: {some(found)}" for group, found in names.items())
+    return "; ".join(f"{group}: {_spaces_named(found)}" for group, found in names.items())
+
+
+def _spaces_named(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else f"{len(names)} spaces"
 
 
 # units
@@ -185,14 +190,14 @@ def _units(page: Page, result: Comparison, every: bool) -> None:
     beside = f" (and {aside} dead, constant or negligible)" if aside else ""
     worst = sorted(live, key=lambda u: -u.distance)[:WORST]
     if every:
-        page.line(f"Units of a with their partners in b, as stored: {len(live)} live{beside}")
+        page.sentence(f"Units of a with their partners in b, as stored: {len(live)} live{beside}")
         _unit_table(page, result, result.units)
         page.line()
     elif result.same:
         fit = f"; the worst, {_unit(worst[0])}, to {distance(worst[0].distance)}" if worst else ""
         page.entry("units", f"all {len(live)} live ones found their partner{beside}{fit}")
     elif worst:
-        page.line(f"Units that fit worst, of {len(live)} live{beside}")
+        page.sentence(f"Units of a that fit their partner in b worst, of {len(live)} live{beside}")
         _unit_table(page, result, worst)
         page.line()
 
@@ -224,7 +229,9 @@ def _unit_table(page: Page, result: Comparison, units: Sequence[UnitFigures]) ->
         filled = [i for i in filled if columns[i].header not in ("runner-up", "ratio")]
     page.table([columns[i] for i in filled], [[r[i] for i in filled] for r in rows])
     if any(u.runner_up for u in units):
-        page.line("ratio: distance of the partner over that of the runner-up; over 1, the runner-up fits better elsewhere")
+        page.sentence(
+            "ratio: the partner's distance over the runner-up's; over 1, the runner-up is nearer, but fits another better"
+        )
 
 
 def units_csv(result: Comparison) -> str:
@@ -267,7 +274,7 @@ def _tensors(page: Page, result: Comparison) -> None:
             said += f"; {words.get(status, status)}: {some(found)}"
     statistics = sum(t.statistics for t in result.tensors)
     if statistics:
-        said += f"; {statistics} are running statistics of batch norms (*)"
+        said += f"; * marks running statistics of batch norms, {statistics} in all"
     page.entry("tensors", said)
 
 
@@ -327,7 +334,7 @@ def _agreement(deviation: float) -> str:
 
 def _sampled(sampled: Mapping[str, int]) -> str:
     sizes = sorted(set(sampled.values()))
-    return f"chance and lower bound looked at {_words(sizes)} units each of {some(list(sampled))}; --full looks at all"
+    return f"chance and lower bound looked at {_words(sizes)} units each of {_spaces_named(list(sampled))}; --full looks at all"
 
 
 def _words(value: object) -> str:

@@ -1,6 +1,7 @@
 """Small Keras HDF5 files, written by h5py alone."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import h5py
@@ -82,7 +83,7 @@ def mlp(path: Path, sizes=(4, 6, 5, 3), act="relu", seed=0, **kw):
     """A chain of dense layers dense_0, dense_1 ..., the last linear."""
     rng = np.random.default_rng(seed)
     layers, src = [inp("x", sizes[0])], "x"
-    for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for i, (a, b) in enumerate(pairwise(sizes)):
         layers.append(dense(f"dense_{i}", src, a, b, "linear" if i == len(sizes) - 2 else act, rng))
         src = f"dense_{i}"
     return save(path, functional(layers, ["x"], [src]), layers, **kw)

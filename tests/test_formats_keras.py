@@ -200,7 +200,7 @@ def test_a_model_in_a_sequential_in_a_model_found_by_order(tmp_path):
     renamed = {f"other_{i}/{n.split('/')[-1]}": v for i, (n, v) in enumerate(order)}  # no name tells whose it is
     layers = [kf.inp("a", 3), kf.nested(middle, "outer", ["a"], renamed)]
     run = formats.read(kf.save(tmp_path / "a.h5", kf.functional(layers, ["a"], ["outer"]), layers))
-    assert list(run.network.tensors)[0] == "outer/m/d/kernel"
+    assert next(iter(run.network.tensors)) == "outer/m/d/kernel"
     np.testing.assert_array_equal(run.network.tensors["outer/m/n/moving_mean"], weights["n/moving_mean"])
     np.testing.assert_array_equal(run.network.tensors["outer/e/kernel"], e["kernel"].T)
     renamed.popitem()

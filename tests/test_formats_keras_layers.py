@@ -143,7 +143,8 @@ def test_convolution(tmp_path, first):
 
 
 def test_causal_convolution_and_groups(tmp_path):
-    (op,), _ = one(tmp_path, (9, 2), "Conv1D", {"kernel": rand(3, 2, 4)}, filters=4, kernel_size=3, padding="causal", use_bias=False)  # fmt: skip
+    (op,), _ = one(tmp_path, (9, 2), "Conv1D", {"kernel": rand(3, 2, 4)}, filters=4, kernel_size=3,
+                   padding="causal", use_bias=False)  # fmt: skip
     assert op.attrs["padding"] == "causal"
     with pytest.raises(UnsupportedOp, match="with groups=2 is not supported"):
         one(tmp_path, (9, 2), "Conv1D", {"kernel": rand(3, 1, 4)}, filters=4, kernel_size=3, groups=2, use_bias=False)
@@ -229,7 +230,8 @@ def keras_1(tmp_path, shape, cls, w, **cfg):
 
 
 def test_keras_1_dense_and_convolution(tmp_path):
-    ops, _ = keras_1(tmp_path, (3,), "Dense", {"W": rand(3, 2), "b": rand(2)}, output_dim=2, activation="relu", bias=True)  # fmt: skip
+    ops, _ = keras_1(tmp_path, (3,), "Dense", {"W": rand(3, 2), "b": rand(2)}, output_dim=2,
+                     activation="relu", bias=True)  # fmt: skip
     assert [op.kind for op in ops] == ["dense", "relu"]
     k = rand(3, 2, 4, 6)
     cfg = {"nb_filter": 6, "nb_row": 3, "nb_col": 2, "border_mode": "same", "subsample": [1, 2], "bias": False}

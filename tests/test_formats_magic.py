@@ -72,21 +72,19 @@ def test_truncated_files_say_how_much_is_there(tmp_path, part):
         formats.read(path)
 
 
-def test_damage_anywhere_is_one_line(tmp_path):
+@pytest.mark.parametrize("part", np.linspace(0.02, 0.98, 25))
+def test_downloads_that_stopped_are_one_line(tmp_path, part):
     raw = kf.mlp(tmp_path / "a.h5").read_bytes()
-    rng = np.random.default_rng(0)
-    path, failed = tmp_path / "b.h5", 0
-    for _ in range(60):
-        bad = bytearray(raw)
-        for at in rng.integers(8, len(raw), 40):
-            bad[at] = rng.integers(256)
-        path.write_bytes(bad)
-        try:
-            formats.read(path)
-        except CanonError as e:
-            failed += 1
-            assert len(str(e).splitlines()) <= 2
-    assert failed > 10
+    there = int(len(raw) * part)
+    (tmp_path / "b.h5").write_bytes(raw[:there].ljust(len(raw), b"\0"))
+    try:
+        run = formats.read(tmp_path / "b.h5")
+    except CanonError as e:
+        said = str(e).splitlines()
+    else:  # what is missing may be values alone
+        said = [str(run.network.parameters == 83)]
+    assert len(said) <= 2
+    assert said[0] != "False"
 
 
 @pytest.mark.parametrize("size", [0, 2**64 - 16, 2**63])

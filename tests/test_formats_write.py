@@ -24,7 +24,8 @@ def every_layout(path):
         kf.inp("x", 6, 6, 2),
         kf.layer("Conv2D", "c", "x", {"kernel": rand(3, 3, 2, 4), "bias": rand(4)}, filters=4, kernel_size=[3, 3]),
         kf.layer("BatchNormalization", "n", "c", {r: rand(4) for r in ("gamma", "beta", "moving_mean", "moving_variance")}),
-        kf.layer("DepthwiseConv2D", "w", "n", {"depthwise_kernel": rand(3, 3, 4, 2), "bias": rand(8)}, kernel_size=3, depth_multiplier=2),
+        kf.layer("DepthwiseConv2D", "w", "n", {"depthwise_kernel": rand(3, 3, 4, 2), "bias": rand(8)},
+                 kernel_size=3, depth_multiplier=2),
         kf.layer("Flatten", "f", "w"),
         kf.dense("d", "f", 32, 3),
     ]  # fmt: skip
@@ -113,7 +114,7 @@ def test_a_failed_write_leaves_everything_as_it_was(tmp_path):
     fails(big, out, "'dense_2/bias' holds values beyond the range of float32, the source's type")
     fails(big, out, "cannot be the name of a dataset", UsageError, fmt="canon", actions={"..": {"x": np.ones(1)}})
     fails(replace(run, layout={}), out, "do not hold the same tensors: 'dense_0/kernel'")
-    lost = {k: v for k, v in run.layout.items()} | {"dense_0/kernel": replace(run.layout["dense_0/kernel"], path="gone")}
+    lost = dict(run.layout) | {"dense_0/kernel": replace(run.layout["dense_0/kernel"], path="gone")}
     fails(replace(run, layout=lost), out, "the source has no dataset 'gone' any more")
     fails(run, out, "canon cannot write 'onnx'", UsageError, fmt="onnx")
     fails(run, out, "several checkpoints", UsageError, checkpoints=[run])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from canon.errors import CanonError
+from canon.errors import CanonError, UnsupportedOp
 from canon.fold.constants import without_last_nonlinearity
 from canon.forward import affine_depth, bounded, probe_inputs
 from canon.network import Network
@@ -42,7 +42,14 @@ def bare(network: Network) -> tuple[Network, tuple[bool, ...]]:
 
 
 def probes(network: Network, stored: Mapping[str, Mapping[str, Array]] | None, seed: int) -> list[dict[str, Array]]:
-    """Inputs to run: noise at three scales, and stored probes that fit."""
+    """Inputs to run: noise at three scales, and stored probes that fit; none where no input size is known to run."""
+    try:
+        return _probes(network, stored, seed)
+    except UnsupportedOp:
+        return []
+
+
+def _probes(network: Network, stored: Mapping[str, Mapping[str, Array]] | None, seed: int) -> list[dict[str, Array]]:
     rng = np.random.default_rng(seed)
     size = sum(int(np.prod([n or 16 for n in shape])) for shape in network.inputs.values())
     samples = 8 if size < _LARGE and network.parameters < MANY else 2
@@ -69,6 +76,8 @@ class Outputs:
 def run_on(network: Network, sets: list[dict[str, Array]], order: Sequence[str] | None = None) -> Outputs:
     """Run a network on all sets of probes at once. order: the names, in the sets, of its inputs by position."""
     short, free = bare(network)
+    if not sets:
+        return Outputs((), (), 0, free, "not checked: no input size is known to run through the network")
     names = list(order) if order is not None else list(short.inputs)
     inputs = {v: np.concatenate([s[n] for s in sets]) for v, n in zip(short.inputs, names, strict=True)}
     try:

@@ -20,7 +20,7 @@ from canon.compare.side import Side
 from canon.fold import Folded, fold, sides_of
 from canon.gauge import Gauged
 from canon.gauge.moments import incoming_sides, side_moment
-from canon.matching import Problem, State, anchored, descend, search, sketched, stored
+from canon.matching import Problem, State, anchored, descend, search, settle, sketched, stored
 from canon.network import Network
 from canon.ops.base import Array
 from canon.pieces import entries
@@ -118,13 +118,13 @@ class Pair:
         return [
             ("sketched", self._sketched),
             ("stored", lambda: stored(self.incoming)),
-            ("from the inputs", lambda: anchored(self.incoming, role="in")),
-            (
-                "from the inputs, descended",
-                lambda: descend(self.balanced, anchored(self.incoming, role="in"), "").state,
-            ),
-            ("searched", lambda: search(self.balanced, self.tell).state),
+            ("from the inputs", lambda: settle(self.incoming, anchored(self.incoming, role="in"))),
+            ("descended", lambda: settle(self.incoming, self._descended())),
+            ("searched", lambda: settle(self.incoming, search(self.balanced, self.tell).state)),
         ]
+
+    def _descended(self) -> State:
+        return descend(self.balanced, anchored(self.incoming, role="in"), "from the inputs").state
 
     def _sketched(self) -> State | None:
         va, vb = (s.action().values_of(s.tensors) for s in (self.a, self.b))

@@ -3,6 +3,7 @@
 from canon.matching.assign import Assignment, assign, runners_up
 from canon.matching.problem import Problem, State
 from canon.matching.search import Matching, anchored, descend, search, stored
+from canon.matching.settle import settle
 from canon.matching.sketch import sketched
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "descend",
     "runners_up",
     "search",
+    "settle",
     "sketched",
     "stored",
 ]

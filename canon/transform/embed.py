@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from canon.compare.comparing import rounding
 from canon.fold import Folded
 from canon.network import Network
 from canon.ops import Op
@@ -143,8 +144,14 @@ def _linear(
         matrix = product.reshape(len(product), -1)
     else:
         raise CannotEmbedError(f"{first.name} and {last.name} both have windows")
-    u, s, vt = np.linalg.svd(matrix, full_matrices=False)
     k = a[0]
+    first_kernel, last_kernel = (np.asarray(source.tensors[op.params["kernel"]], np.float64) for op in ops)
+    if _is_canonical(first_kernel, last_kernel, matrix, prod(a[2:]) == 1, rounding(source)):
+        # what was written once is not factored again: singular vectors of a rounded product would drift
+        tensors[first.params["kernel"]], tensors[last.params["kernel"]] = first_kernel, last_kernel
+        _biases(first, last, here, moved, k, tensors)
+        return
+    u, s, vt = np.linalg.svd(matrix, full_matrices=False)
     u, s, vt = (np.pad(t, p)[cut] for t, p, cut in (
         (u, ((0, 0), (0, max(0, k - len(s)))), (slice(None), slice(0, k))),
         (s, ((0, max(0, k - len(s))),), (slice(0, k),)),
@@ -159,10 +166,29 @@ def _linear(
     else:
         tensors[first.params["kernel"]] = right.reshape(a)
         tensors[last.params["kernel"]] = left.reshape(b)
+    _biases(first, last, here, moved, k, tensors)
+
+
+def _biases(first: Op, last: Op, here: Op, moved: Network, k: int, tensors: dict[str, Array]) -> None:
     if "bias" in first.params:
         tensors[first.params["bias"]] = np.zeros(k)
     bias = _value(moved, here, "bias")
     if "bias" in last.params:
-        tensors[last.params["bias"]] = np.zeros(b[0]) if bias is None else bias
+        tensors[last.params["bias"]] = np.zeros(moved.tensors[here.params["kernel"]].shape[0]) if bias is None else bias
     elif bias is not None and bias.any():
         raise CannotEmbedError(f"{last.name} has no bias to take what was folded into it")
+
+
+def _is_canonical(first: Array, last: Array, matrix: Array, pointwise: bool, unit: float) -> bool:
+    """Whether the stored factors have this product and are balanced, L^T L = R R^T diagonal and sorted, up to rounding."""
+    right = first.reshape(len(first), -1)
+    left = np.moveaxis(last, 1, -1).reshape(-1, len(first)) if pointwise else last.reshape(len(last), -1)
+    size = np.abs(left) @ np.abs(right)
+    if left.shape[0] != matrix.shape[0] or (np.abs(left @ right - matrix) > 16 * unit * size).any():
+        return False
+    grams = left.T @ left, right @ right.T
+    top = float(np.abs(grams[0]).max(initial=0.0))
+    near = 16 * unit * top * np.sqrt(max(matrix.shape))
+    sorted_ = (np.diff(np.diag(grams[1])) <= near).all()
+    peaks = right[np.arange(len(right)), np.abs(right).argmax(axis=1)]
+    return bool(sorted_ and (peaks >= 0).all() and all((np.abs(g - np.diag(np.diag(grams[1]))) <= near).all() for g in grams))

@@ -32,7 +32,7 @@ def follow(a: Network, b: Network) -> Network:
         if reader is None or op.kind not in ("dense", "conv", "depthwise_conv"):
             continue
         if reader.kind == "batch_norm" and _unshared(b, op) and _unshared(b, reader):
-            _rescale(a, other, op, reader, tensors)
+            _rescale(a, other, theirs[found.ops[reader.name]], op, reader, tensors)
         elif op.kind == reader.kind == "dense" and _unshared(b, op) and _unshared(b, reader):
             _turn(a, other, op, reader, tensors)
     return b.with_tensors(tensors)
@@ -53,9 +53,9 @@ def _unshared(network: Network, op: Op) -> bool:
     return all(len(network.uses[t]) == 1 for t in op.params.values())
 
 
-def _rescale(a: Network, other: Op, op: Op, bn: Op, tensors: dict[str, Array]) -> None:
-    """The batch norm's rule with eps: W, bias, mean by r, the variance to r^2 (variance + eps) - eps where that is no less
-    than zero; elsewhere gamma takes 1 / r.
+def _rescale(a: Network, other: Op, other_bn: Op, op: Op, bn: Op, tensors: dict[str, Array]) -> None:
+    """Kernel, bias and mean by r; either the variance by the rule with eps, to r^2 (variance + eps) - eps, or gamma by
+    1 / r, whichever leaves the variance nearer to A's.
     """
     x = np.asarray(a.tensors[other.params["kernel"]], np.float64)
     y = np.asarray(tensors[op.params["kernel"]], np.float64)
@@ -65,11 +65,13 @@ def _rescale(a: Network, other: Op, op: Op, bn: Op, tensors: dict[str, Array]) -
     eps = float(bn.attrs["eps"])
     variance = np.asarray(tensors[bn.params["variance"]], np.float64)
     moved = r * r * (variance + eps) - eps
-    by_variance = moved >= 0
     if "gamma" not in bn.params:
-        r = np.where(by_variance & (r > 0), r, 1.0)
+        r = np.where((moved >= 0) & (r > 0), r, 1.0)
         moved, by_variance = r * r * (variance + eps) - eps, np.ones(len(r), bool)
     else:
+        goal = np.asarray(a.tensors[other_bn.params["variance"]], np.float64) + eps
+        closer = np.abs(np.log(np.maximum(moved, 0) + eps) - np.log(goal)) <= np.abs(np.log(variance + eps) - np.log(goal))
+        by_variance = (moved >= 0) & closer
         gain = np.where(by_variance, np.sign(r), 1.0 / r)
         tensors[bn.params["gamma"]] = np.asarray(tensors[bn.params["gamma"]], np.float64) * gain
     tensors[bn.params["variance"]] = np.where(by_variance, moved, variance)
