@@ -68,12 +68,15 @@ class Action:
 
         kind: the type to multiply in (float64 by default).
         """
+        own = False  # whether t is ours to change
         for dim, side in enumerate(self.symmetry.axes[name]):
             if side.power is not None and (signs := factor(side.power, values)) is not None:
                 flat = np.moveaxis(np.asarray(t, np.float64), dim, -1)
                 t = np.moveaxis(np.where(signs < 0, 1.0 / np.where(signs < 0, flat, 1.0), flat), -1, dim)
             if (f := factor(side.axis, values)) is not None:
-                t = t * f.astype(kind or np.float64, copy=False).reshape([-1 if i == dim else 1 for i in range(t.ndim)])
+                f = f.astype(kind or np.float64, copy=False).reshape([-1 if i == dim else 1 for i in range(t.ndim)])
+                t = np.multiply(t, f, out=t) if own and t.dtype == f.dtype else t * f
+                own = True
             if self.mixes:
                 t = _mix(t, dim, side.axis, self.mixes, side.role == "out")
             if (moved := gather(side.axis, self.perms)) is not None:

@@ -56,9 +56,7 @@ def _verb(words: list[str]) -> int:
         parser = Parser(f"canon {words[0]}", verb.HELP)
         verb.configure(parser)
         return verb.run(parser.parse(words[1:]))
-    top = Parser(
-        "canon", "Compare trained networks modulo relabelling and rescaling of their hidden units.", _overview()
-    )
+    top = Parser("canon", "Compare trained networks modulo relabelling and rescaling of their hidden units.", _overview())
     top.usage = "canon VERB ...\n       canon VERB --help"
     top.add_argument("--version", action="version", version=f"canon {__version__}")
     if words and not words[0].startswith("-"):
@@ -85,9 +83,7 @@ def _as_canon(error: Exception) -> CanonError:
     if isinstance(error, MemoryError):
         return CanonError("", f"not enough memory ({error})" if str(error) else "not enough memory")
     what = traceback.format_exception_only(error)[-1].strip()
-    return CanonError(
-        "", f"internal error: {what}", "Please report it, with what the same command prints under CANON_DEBUG=1."
-    )
+    return CanonError("", f"internal error: {what}", "Please report it, with what the same command prints under CANON_DEBUG=1.")
 
 
 def _json_on_stdout(words: list[str]) -> bool:

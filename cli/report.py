@@ -49,7 +49,7 @@ def print_comparison(result: Comparison, units: bool, page: Page | None = None, 
     if result.partial:
         for key, value in result.partial.items():
             page.entry(key.replace("_", " "), _words(value))
-    skip = set(told)
+    skip = set(result.notes)
     for note in result.notes:
         if note not in skip:
             page.entry("note", note)
@@ -298,7 +298,7 @@ def _evidence(page: Page, result: Comparison) -> None:
         decided = order["z"] >= STORED_ORDER
         limit = f"the {STORED_ORDER:g} from which it shows common descent"
         said = f"over {limit}: units still stand where they stood" if decided else f"under {limit}"
-        page.entry("evidence", f"stored order: z = {order['z']:.1f}, {said}")
+        page.entry("evidence", f"stored order: z = {round(order['z'], 1) + 0.0:.1f}, {said}")
     if standing is not None:
         view = f", seen {standing['view']}" if standing.get("view") and standing["view"] != "joint" else ""
         side = "over" if standing["score"] >= standing["threshold"] else "under"

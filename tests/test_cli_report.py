@@ -193,7 +193,9 @@ def test_two_hundred_spaces_stay_readable() -> None:
     assert len(short.splitlines()) < 75
     rows = [line.split()[0] for line in short.splitlines() if line.startswith("block")]
     assert rows[:20] == [f"block{i}" for i in range(180, 200)]
-    assert "The 20 of 200 spaces that are farthest apart; 180 more, at matched distances up to 0.450." in " ".join(short.split())
+    assert "The 20 of 200 spaces that are farthest apart; 180 more, at matched distances up to 0.450." in " ".join(
+        short.split()
+    )
 
 
 def test_everything_but_names_is_ascii(tuned: Comparison) -> None:

@@ -137,18 +137,24 @@ def test_every_file_of_the_manifest_is_pinned():
     assert {row["path"] for row in rows} == set(OUTCOMES)
 
 
+def outcome(path):
+    """What the table says, and the whole message of a refusal."""
+    try:
+        run = formats.read(path)
+    except CanonError as e:
+        return f"{type(e).__name__}: {e.what}", str(e)
+    return f"{run.format}, {run.graph}, {run.network.parameters:,}", ""
+
+
 @pytest.mark.parametrize("path", OUTCOMES)
 def test_outcome(path):
-    try:
-        run = formats.read(FILES / path)
-    except CanonError as e:
-        found = f"{type(e).__name__}: {e.what}"
-        assert str(e).startswith(f"{FILES / path}: ")
-        assert len(str(e).splitlines()) <= 2
-    else:
-        found = f"{run.format}, {run.graph}, {run.network.parameters:,}"
-        assert run.network.parameters == stored(FILES / path)
+    found, said = outcome(FILES / path)
     assert found == OUTCOMES[path]
+    if said:
+        assert said.startswith(f"{FILES / path}: ")
+        assert len(said.splitlines()) <= 2
+    else:
+        assert found.endswith(f" {stored(FILES / path):,}")
 
 
 def stored(path):

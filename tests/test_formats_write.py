@@ -170,3 +170,10 @@ def test_a_source_that_is_gone(tmp_path):
     run = formats.read(source)
     source.unlink()
     fails(run, tmp_path / "b.h5", "the source .*a.h5: no such file", ReadError)
+
+
+def test_a_source_that_holds_no_network(tmp_path):
+    run = formats.read(kf.mlp(tmp_path / "a.h5"))
+    with h5py.File(tmp_path / "data.h5", "w") as f:
+        f["data"] = np.ones(3)
+    fails(run, tmp_path / "b.h5", "the source .*data.h5 holds no network", UsageError, source=tmp_path / "data.h5")

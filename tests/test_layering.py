@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "network": {"errors", "ops"},
     "run": CORE,
     "formats": CORE | {"run"},
+    "describe": FORM | {"run"},
     "forward": CORE,
     "symmetry": CORE,
     "action": CORE | {"symmetry"},

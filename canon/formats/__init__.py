@@ -153,4 +153,6 @@ def _write(
             form = _form(f)
     except CanonError as e:
         raise e.at(f"the source {source}") from e
+    if form is strangers:
+        raise UsageError("", f"the source {source} holds no network", "Name the file that the run was read from.")
     form.write(run, path, source, actions, drop_optimizer=drop_optimizer)

@@ -16,6 +16,7 @@ from canon.ops.base import Array
 from canon.symmetry import Floats, Indices, Symmetry, Use, factor, gather, leaves, places
 
 _WIDTH = 8
+_ROWS = 512
 _NEAR = 1e-4
 """How far apart, relative to a unit's norm of one, the sketches of partners may lie."""
 
@@ -98,16 +99,14 @@ def _add(
 
 def _nearest(left: Floats, right: Floats, rng: np.random.Generator) -> Indices | None:
     """For each row of `left` the nearest of `right`, if all are near and different."""
-    from scipy.spatial import cKDTree
-
-    if len(left) == 1:
-        return np.zeros(1, np.intp)
-    probe = rng.integers(0, len(left), 8)
-    tree = cKDTree(right)
     near = _NEAR * max(1.0, float(np.abs(left).max()))
-    if (tree.query(left[probe])[0] > near).any():
-        return None
-    distance, partner = tree.query(left)
-    if (distance > near).any() or len(np.unique(partner)) < len(partner):
-        return None
-    return np.asarray(partner, np.intp)
+    partner = np.empty(len(left), np.intp)
+    # |l - r|^2 - |l|^2 = (l, 1) . (-2 r, |r|^2)
+    wide = np.column_stack([left, np.ones(len(left))])
+    table = np.column_stack([-2 * right, np.einsum("ij,ij->i", right, right)]).T
+    probe = rng.integers(0, len(left), 8)
+    for rows in (probe, *np.array_split(np.arange(len(left)), -(-len(left) // _ROWS))):
+        partner[rows] = (wide[rows] @ table).argmin(axis=1)
+        if (np.abs(left[rows] - right[partner[rows]]).max(axis=1) > near).any():
+            return None
+    return partner if len(np.unique(partner)) == len(partner) else None

@@ -34,7 +34,7 @@ def follow(a: Network, b: Network) -> Network:
         if reader.kind == "batch_norm" and _unshared(b, op) and _unshared(b, reader):
             _rescale(a, other, theirs[found.ops[reader.name]], op, reader, tensors)
         elif op.kind == reader.kind == "dense" and _unshared(b, op) and _unshared(b, reader):
-            _turn(a, other, op, reader, tensors)
+            _turn(a, other, theirs[found.ops[reader.name]], op, reader, tensors)
     return b.with_tensors(tensors)
 
 
@@ -81,18 +81,21 @@ def _rescale(a: Network, other: Op, other_bn: Op, op: Op, bn: Op, tensors: dict[
         tensors[op.params["bias"]] = np.asarray(tensors[op.params["bias"]], np.float64) * r
 
 
-def _turn(a: Network, other: Op, op: Op, reader: Op, tensors: dict[str, Array]) -> None:
-    """A matrix M for the linear space between two dense maps: M W_b next to W_a."""
-    x = np.asarray(a.tensors[other.params["kernel"]], np.float64)
-    y = np.asarray(tensors[op.params["kernel"]], np.float64)
-    if len(y) > y.shape[1]:
-        return  # more units than come in: the matrix is not determined by what comes in
-    m = np.linalg.lstsq(y.T, x.T, rcond=None)[0].T
+def _turn(a: Network, other: Op, other_reader: Op, op: Op, reader: Op, tensors: dict[str, Array]) -> None:
+    """A matrix M for the linear space between two dense maps, so that M W_b is next to W_a and V_b M^-1 next to V_a."""
+    x, v = (np.asarray(a.tensors[o.params["kernel"]], np.float64) for o in (other, other_reader))
+    y, w = (np.asarray(tensors[o.params["kernel"]], np.float64) for o in (op, reader))
+    if len(y) <= y.shape[1]:  # what comes in determines the matrix
+        m = np.linalg.lstsq(y.T, x.T, rcond=None)[0].T
+    elif len(y) <= len(w):  # what goes out does
+        back = np.linalg.lstsq(w, v, rcond=None)[0]
+        m = np.linalg.inv(back) if np.linalg.cond(back) < _TURN else np.full(back.shape, np.inf)
+    else:
+        return
     if not np.isfinite(m).all() or np.linalg.cond(m) > _TURN:
-        u, _, vt = np.linalg.svd(x @ y.T)
+        u, _, vt = np.linalg.svd(x @ y.T + v.T @ w)
         m = u @ vt
     tensors[op.params["kernel"]] = m @ y
     if "bias" in op.params:
         tensors[op.params["bias"]] = m @ np.asarray(tensors[op.params["bias"]], np.float64)
-    z = np.asarray(tensors[reader.params["kernel"]], np.float64)
-    tensors[reader.params["kernel"]] = np.linalg.solve(m.T, z.T).T
+    tensors[reader.params["kernel"]] = np.linalg.solve(m.T, w.T).T
