@@ -49,7 +49,7 @@ def print_comparison(result: Comparison, units: bool, page: Page | None = None, 
     if result.partial:
         for key, value in result.partial.items():
             page.entry(key.replace("_", " "), _words(value))
-    skip = set(result.notes)
+    skip = set(told)
     for note in result.notes:
         if note not in skip:
             page.entry("note", note)

@@ -36,7 +36,9 @@ def run(network: Network, inputs: Mapping[str, Array], absolute: bool = False) -
     absolute: on absolute values of weights and inputs, a bound on everything that is summed (all activations used here
     are bounded by 2 |z| + 4).
     """
-    values: dict[str, list[Array]] = {v: [np.abs(s) if absolute else np.asarray(s, float) for s in x] for v, x in inputs.items()}
+    values: dict[str, list[Array]] = {
+        v: [np.abs(s) if absolute else np.asarray(s, float) for s in x] for v, x in inputs.items()
+    }
     for op in network.ops:
         params = {r: np.asarray(network.tensors[t], np.float64) for r, t in op.params.items()}
         if absolute:
@@ -67,6 +69,9 @@ def _one(op: Op, xs: tuple[Array, ...], p: Mapping[str, Array], absolute: bool) 
         return y + p.get("bias", 0.0)
     if op.kind == "batch_norm":
         return _batch_norm(op, x, p, absolute)
+    if op.kind == "scale_shift":
+        shape = [-1 if i == int(op.attrs.get("axis", -1)) % x.ndim else 1 for i in range(x.ndim)]
+        return x * p["scale"].reshape(shape) + p["shift"].reshape(shape)
     if op.kind in ("add", "multiply"):
         y = xs[0]
         for other in xs[1:]:
@@ -111,7 +116,13 @@ def _spatial(op: Op, x: Array, p: Mapping[str, Array], absolute: bool) -> Array:
         k = tuple(op.attrs["pool"])
         strides = op.attrs.get("strides") or k
     dilation = op.attrs.get("dilation") or [1] * len(k)
-    starts, counts = zip(*(_starts(n, *w, op.attrs.get("padding", "valid"), i) for i, (n, *w) in enumerate(zip(x.shape, k, strides, dilation, strict=False))), strict=True)
+    starts, counts = zip(
+        *(
+            _starts(n, *w, op.attrs.get("padding", "valid"), i)
+            for i, (n, *w) in enumerate(zip(x.shape, k, strides, dilation, strict=False))
+        ),
+        strict=True,
+    )
     channels = len(p["kernel"]) if "kernel" in p else x.shape[-1]
     out = np.zeros((*counts, channels))
     for place in product(*map(range, counts)):
@@ -203,7 +214,9 @@ class Disguise:
             for i in range(copies):
                 self.tensors[name][:, start + unit * copies + i] /= c
 
-    def flip(self, unit: int, writes: list[str], bias: str, reads: list[tuple[str, str]], about: tuple[float, float] = (0.0, 0.0)) -> None:
+    def flip(
+        self, unit: int, writes: list[str], bias: str, reads: list[tuple[str, str]], about: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
         """f(2 a - z) = 2 b - f(z): row and bias change sign, 2 a joins the bias, 2 b v the next bias, v changes sign."""
         for name in writes:
             self.tensors[name][unit] *= -1
@@ -273,7 +286,9 @@ def disguise_mlp(d: Disguise) -> None:
         d.relabel(layer.name, n, along)
 
 
-def before_batch_norm(d: Disguise, kernel: str, bias: str | None, norm: Op, factors: Array, eps: float, naive: bool = False) -> None:
+def before_batch_norm(
+    d: Disguise, kernel: str, bias: str | None, norm: Op, factors: Array, eps: float, naive: bool = False
+) -> None:
     """W -> c W, b -> c b, mean -> c mean, variance -> c^2 (variance + eps) - eps, gamma -> sign(c) gamma.
 
     naive: variance -> c^2 variance, which is not the same function.

@@ -27,7 +27,18 @@ ELEMENTWISE = (
 SPATIAL = (
     "conv", "depthwise 1", "depthwise 2", "separable", "max_pool", "avg_pool", "zero_padding",
 )  # fmt: skip
-ANYWHERE = ("batch_norm", "dropout", "add", "multiply", "concat", "shared", "linear space", "softmax gate", "second output", "second input")
+ANYWHERE = (
+    "batch_norm",
+    "dropout",
+    "add",
+    "multiply",
+    "concat",
+    "shared",
+    "linear space",
+    "softmax gate",
+    "second output",
+    "second input",
+)
 FLAT = ("dense", "reshape", "opaque")
 
 FEATURES = (
@@ -56,6 +67,9 @@ class Drawn:
         ops = "; ".join(f"{o.name}({', '.join(o.inputs)}){dict(o.attrs) or ''}" for o in self.network.ops)
         shapes = {n: t.shape for n, t in self.network.tensors.items()}
         return f"Drawn({ops}; in {dict(self.network.inputs)}; out {self.network.outputs}; {shapes}; seed {self.seed}, {self.network.dtype})"
+
+    def _repr_pretty_(self, p: Any, _: bool) -> None:  # what hypothesis prints for a failing example
+        p.text(repr(self))
 
 
 @dataclass
@@ -89,7 +103,9 @@ class Draft:
                 self.tensors[names[role]] = np.asarray(t, np.float64)
         ins = (inputs,) if isinstance(inputs, str) else tuple(inputs)
         op = Op(kind, name, ins, name, names, attrs)
-        self.shapes[name] = kind_of(op).shape(op, [self.shapes[v] for v in ins], {r: self.tensors[t].shape for r, t in names.items()})
+        self.shapes[name] = kind_of(op).shape(
+            op, [self.shapes[v] for v in ins], {r: self.tensors[t].shape for r, t in names.items()}
+        )
         self.ops.append(op)
         return name
 
@@ -153,7 +169,9 @@ class Draft:
         elif self.rng.random() < 0.35:
             attrs["strides"] = [int(self.rng.integers(1, 3)) for _ in k]
             self.saw(*(["strides"] if max(attrs["strides"]) > 1 else []))
-        attrs["padding"] = [[int(self.rng.integers(0, 2)), int(self.rng.integers(0, 2))] for _ in k] if padding == "explicit" else padding
+        attrs["padding"] = (
+            [[int(self.rng.integers(0, 2)), int(self.rng.integers(0, 2))] for _ in k] if padding == "explicit" else padding
+        )
         self.saw(*(["same"] if padding == "same" and max(k) > 1 else []))
         return k, attrs
 
@@ -197,8 +215,14 @@ class Draft:
         if kind.startswith("prelu"):
             shape = [1] * len(self.shapes[v])
             if kind == "prelu":
-                shape = list(self.shapes[v]) if self.rng.random() < 0.25 else [n if i == self.at(v) else 1 for i, n in enumerate(self.shapes[v])]
-            alpha = self.rng.uniform(0.1, 0.9, shape) * self.rng.choice([-1, 1, 1], shape) * self.rng.choice([1.0, 1.0, 3.0], shape)
+                shape = (
+                    list(self.shapes[v])
+                    if self.rng.random() < 0.25
+                    else [n if i == self.at(v) else 1 for i, n in enumerate(self.shapes[v])]
+                )
+            alpha = (
+                self.rng.uniform(0.1, 0.9, shape) * self.rng.choice([-1, 1, 1], shape) * self.rng.choice([1.0, 1.0, 3.0], shape)
+            )
             return self.op("prelu", v, {"alpha": alpha})
         if kind in ("leaky_relu", "elu"):
             attrs["alpha"] = self.pick(0.01, 0.3, 1.0) if kind == "elu" else self.pick(0.01, 0.3)
@@ -299,7 +323,9 @@ class Draft:
 
     def _concat(self, v: str, act: str) -> str:
         self.saw("concat")
-        parts = [self.activation(self.affine(v, int(self.rng.integers(2, 5))), self.pick(act, "relu", "tanh")) for _ in range(2)]
+        parts = [
+            self.activation(self.affine(v, int(self.rng.integers(2, 5))), self.pick(act, "relu", "tanh")) for _ in range(2)
+        ]
         if self.rng.random() < 0.5:
             parts.append(v)
         v = self.op("concat", parts, axis=self.pick(self.at(v), self.at(v) - len(self.shapes[v])))
@@ -380,7 +406,9 @@ class Draft:
 
 
 @st.composite
-def networks(draw: Any, runnable: bool = False, dtypes: tuple[Any, ...] = (np.float32, np.float64), without: tuple[str, ...] = ()) -> Drawn:
+def networks(
+    draw: Any, runnable: bool = False, dtypes: tuple[Any, ...] = (np.float32, np.float64), without: tuple[str, ...] = ()
+) -> Drawn:
     """A random network of up to six blocks. runnable: without opaque operations."""
     seed = draw(st.integers(0, 2**32 - 1).map(lambda n: zlib.crc32(n.to_bytes(4, "little"))))
     domain = draw(st.sampled_from(["flat", "sequence", "image"]))
@@ -410,7 +438,12 @@ def networks(draw: Any, runnable: bool = False, dtypes: tuple[Any, ...] = (np.fl
 
 
 def element(
-    symmetry: Symmetry, rng: np.random.Generator, reach: float = 9.0, exact: bool = False, labels: bool = True, turned: Collection[str] = ()
+    symmetry: Symmetry,
+    rng: np.random.Generator,
+    reach: float = 9.0,
+    exact: bool = False,
+    labels: bool = True,
+    turned: Collection[str] = (),
 ) -> Action:
     """An element of the group, drawn without canon.action.random_action: scales exp(U(-reach, reach)), any signs and labels.
 

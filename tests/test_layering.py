@@ -10,30 +10,27 @@ ROOT = Path(__file__).parents[1]
 
 CORE = {"errors", "ops", "network"}
 GROUP = CORE | {"symmetry", "action"}
-FORM = GROUP | {"fold", "gauge"}
-PAIRED = FORM | {"run", "order", "match", "pair", "distance"}
-PROOF = PAIRED | {"forward", "check", "evidence"}
+FORM = GROUP | {"fold", "gauge", "pieces"}
+MEASURE = FORM | {"order", "matching", "forward"}
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "ops": {"errors"},
     "network": {"errors", "ops"},
     "run": CORE,
-    "formats": CORE | {"run"},
-    "describe": FORM | {"run"},
+    "borrow": CORE | {"run"},
+    "formats": CORE | {"run", "borrow"},
     "forward": CORE,
     "symmetry": CORE,
     "action": CORE | {"symmetry"},
+    "pieces": CORE | {"symmetry"},
     "fold": GROUP,
-    "gauge": GROUP | {"fold"},
-    "order": FORM,
-    "match": FORM,
-    "pair": FORM | {"run", "match"},
-    "distance": FORM | {"match", "pair"},
-    "check": FORM | {"run", "forward"},
-    "evidence": PAIRED,
-    "verdict": PROOF,
-    "compare": PROOF | {"verdict"},
+    "gauge": GROUP | {"pieces"},
+    "order": GROUP | {"pieces"},
+    "matching": GROUP | {"pieces"},
+    "describe": FORM | {"run"},
+    "compare": MEASURE | {"run", "borrow"},
+    "transform": MEASURE | {"compare"},
 }
 
 LIBRARY = sorted((ROOT / "canon").rglob("*.py"))
@@ -64,9 +61,7 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in LIBRARY if p.name != "__init__.py" or p.parent.name != "canon"], ids=relative
-)
+@pytest.mark.parametrize("path", [p for p in LIBRARY if p.name != "__init__.py" or p.parent.name != "canon"], ids=relative)
 def test_library_imports_only_what_is_below(path: Path) -> None:
     own = path.relative_to(ROOT / "canon").parts[0].removesuffix(".py")
     assert own in ALLOWED, f"give {own} a line in ALLOWED"
@@ -74,9 +69,7 @@ def test_library_imports_only_what_is_below(path: Path) -> None:
     assert modules(imports(path), "canon", known) - {own, "__init__"} <= ALLOWED[own]
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in LIBRARY if p.parent.name == "formats" and p.name != "__init__.py"], ids=relative
-)
+@pytest.mark.parametrize("path", [p for p in LIBRARY if p.parent.name == "formats" and p.name != "__init__.py"], ids=relative)
 def test_formats_do_not_know_each_other(path: Path) -> None:
     family = path.stem.split("_")[0]  # keras_*.py together read what Keras wrote
     others = {p.stem for p in path.parent.glob("*.py") if p.stem.split("_")[0] not in {family, "common", ""}}
@@ -95,9 +88,7 @@ def test_only_the_command_knows_the_command_and_only_its_console_knows_rich(path
 def test_h5py_is_imported_only_inside_functions_of_formats() -> None:
     for path in LIBRARY + COMMAND:
         assert path.parent.name == "formats" or "h5py" not in imports(path), relative(path)
-        at_top = [
-            n for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.Import | ast.ImportFrom)
-        ]
+        at_top = [n for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.Import | ast.ImportFrom)]
         assert not any("h5py" in ast.unparse(node) for node in at_top), f"{relative(path)} imports h5py at its top"
 
 

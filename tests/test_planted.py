@@ -98,7 +98,11 @@ def residual(rng: np.random.Generator) -> tuple[Network, Disguise]:
             m.tensors[f"{w}/bias"][unit] *= c
         for r in readers:
             m.tensors[f"{r}/kernel"][:, unit] /= c
-    m.relabel(stem, 64, [(f"{w}/{r}", 0, 0, 1) for w in writers for r in ("kernel", "bias")] + [(f"{r}/kernel", 1, 0, 1) for r in readers])
+    m.relabel(
+        stem,
+        64,
+        [(f"{w}/{r}", 0, 0, 1) for w in writers for r in ("kernel", "bias")] + [(f"{r}/kernel", 1, 0, 1) for r in readers],
+    )
     for first, second in blocks:
         for unit, c in enumerate(m.sizes(64)):
             m.scale(unit, c, [f"{first}/kernel", f"{first}/bias"], [(f"{second}/kernel", 1)])
@@ -129,7 +133,9 @@ def densenet(rng: np.random.Generator) -> tuple[Network, Disguise]:
         factors = m.sizes(12) if act == "relu" else np.where(m.toss(12), -1.0, 1.0)
         for unit, c in enumerate(factors):
             m.scale(unit, c, [f"{name}/kernel", f"{name}/bias"], [(f"{r}/kernel", 1) for r in readers], start)
-        m.relabel(name, 12, [(f"{name}/kernel", 0, 0, 1), (f"{name}/bias", 0, 0, 1), *((f"{r}/kernel", 1, start, 1) for r in readers)])
+        m.relabel(
+            name, 12, [(f"{name}/kernel", 0, 0, 1), (f"{name}/bias", 0, 0, 1), *((f"{r}/kernel", 1, start, 1) for r in readers)]
+        )
     return net, m
 
 

@@ -34,9 +34,7 @@ def test_public_names() -> None:
     assert all(hasattr(canon, name) for name in PUBLIC)
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["comapre"], *([v, "--help"] for v in verbs.NAMES)], ids=" ".join
-)
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["comapre"], *([v, "--help"] for v in verbs.NAMES)], ids=" ".join)
 def test_help_and_wrong_words_load_nothing_heavy(words: list[str]) -> None:
     done = run(*words, PYTHONPROFILEIMPORTTIME="1")
     loaded = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}

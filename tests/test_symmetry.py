@@ -126,7 +126,16 @@ def test_every_pooling_lets_scales_through(pool: str) -> None:
 
 def test_batch_norm_has_one_labelling_and_two_scales_and_signs() -> None:
     d = draft()
-    v = d.op("relu", d.op("batch_norm", d.dense(d.input(4), 6), {r: np.ones(6) for r in ("gamma", "beta", "mean", "variance")}, axis=-1, eps=1e-3))
+    v = d.op(
+        "relu",
+        d.op(
+            "batch_norm",
+            d.dense(d.input(4), 6),
+            {r: np.ones(6) for r in ("gamma", "beta", "mean", "variance")},
+            axis=-1,
+            eps=1e-3,
+        ),
+    )
     s = derive(d.network(d.dense(v, 3)))
     assert list(s.spaces) == ["dense_0"]
     assert s.group("dense_0") == "relabelling, scale x2, sign"
@@ -135,7 +144,9 @@ def test_batch_norm_has_one_labelling_and_two_scales_and_signs() -> None:
 
 def test_batch_norm_without_gamma_has_one_scale() -> None:
     d = draft()
-    v = d.op("relu", d.op("batch_norm", d.dense(d.input(4), 6), {r: np.ones(6) for r in ("mean", "variance")}, axis=-1, eps=1e-3))
+    v = d.op(
+        "relu", d.op("batch_norm", d.dense(d.input(4), 6), {r: np.ones(6) for r in ("mean", "variance")}, axis=-1, eps=1e-3)
+    )
     s = derive(d.network(d.dense(v, 3)))
     assert s.group("dense_0") == POSITIVE  # through the mean and out again
     assert s.continuous_dimension == 6

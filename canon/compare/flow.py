@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from canon.borrow import borrow
 from canon.compare.bounds import sampled
 from canon.compare.check import Agreement
 from canon.compare.comparing import FLOAT32, Pair, checked, make_pair, rounding
@@ -45,6 +46,7 @@ def compare(a: Run, b: Run, options: Options = Options(), tell: Tell = lambda _:
     tell: called with a few words before each step that may take long.
     Raises MismatchError (different architectures; the first three differences), NotFinite, and what forward raises never.
     """
+    a, b = _lent(a, b)
     for run in (a, b):
         try:
             run.network.check_finite()
@@ -79,6 +81,19 @@ def compare(a: Run, b: Run, options: Options = Options(), tell: Tell = lambda _:
         raise type(error)(error.where or f"{a.path} and {b.path}", error.what, error.hint) from None
     work = _Work(pair, na, nb, a, b, options, tell, partial=bool(shared))
     return replace(work.result(files, tensors, notes), partial=shared)
+
+
+def _lent(a: Run, b: Run) -> tuple[Run, Run]:
+    """A side without a graph takes the other's where every tensor fits; its notes say so."""
+    unknown = [run.graph == "none" or not run.activations_known for run in (a, b)]
+    try:
+        if unknown[0] and not unknown[1]:
+            a = borrow(a, b)
+        elif unknown[1] and not unknown[0]:
+            b = borrow(b, a)
+    except CanonError:  # it does not fit: both stay as they are
+        pass
+    return a, b
 
 
 def _file(run: Run) -> File:

@@ -37,14 +37,13 @@ def verdict(facts: Facts) -> tuple[str, str]:
         if facts.worst.deviation <= 1:
             return (
                 "equivalent",
-                "one is the other relabelled and rescaled: every entry agrees to "
-                f"{facts.worst.deviation:.2g} of its rounding bound",
+                f"one is the other relabelled and rescaled, each entry within {facts.worst.deviation:.2g} of its rounding bound",
             )
         if facts.coarse is not None and facts.coarse <= 1:
             kind = TYPES.get(facts.unit, "its type")
             return (
                 "same-to-precision",
-                f"the same up to the rounding of {kind}: every entry agrees to {facts.coarse:.2g} of that bound",
+                f"the same up to the rounding of {kind}, every entry within {facts.coarse:.2g} of that bound",
             )
     if facts.outputs is not None and not facts.partial and facts.outputs.deviation is not None and facts.outputs.deviation <= 1:
         return (

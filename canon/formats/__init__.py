@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from canon.borrow import borrow
 from canon.errors import CanonError, CorruptFile, UnknownFormat, UsageError
 from canon.formats import canon_hdf5, hdf5_tensors, keras_hdf5, keras_weights, strangers
 from canon.formats.common import Request, hdf5
 from canon.formats.common_chain import check_activation
-from canon.formats.common_lend import borrow
 from canon.formats.magic import container
 from canon.ops.base import Array
 from canon.run import Run

@@ -25,10 +25,6 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Nonlinearities that their name alone determines."""
 
-UNRECORDED = "nonlinearities are not recorded: only relabelling of units is certain"
-NO_CHAIN = "the graph is not recorded and shapes prove no chain of layers: no unit is moved"
-EPSILON = "the epsilon of batch norms is not recorded:"
-
 JOINS = frozenset(
     ("add", "sum", "plus", "concat", "concatenate", "cat", "merge", "mul", "multiply", "sub", "subtract", "average",
      "maximum", "minimum", "dot", "lambda", "permute", "reshape", "slice", "split", "attention",

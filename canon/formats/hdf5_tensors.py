@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from canon import borrow
 from canon.errors import CorruptFile
 from canon.formats import common_chain as chain
 from canon.formats.common import Place, Request, kernel_axes, load, natural, to_memory, walk, write_copy
@@ -56,11 +57,11 @@ def read(f: Any, path: Path, request: Request) -> Run:
     parts = _parts(tensors)
     found = _chain(parts, tensors, torch, request.activation)
     if found is None:
-        notes.append(chain.NO_CHAIN)
+        notes.append(borrow.NO_CHAIN)
     else:
-        notes += [] if request.activation is not None else [chain.UNRECORDED]
+        notes += [] if request.activation is not None else [borrow.UNRECORDED]
         if any("mean" in part.roles for part in parts):
-            notes.append(f"{chain.EPSILON} {_eps(torch):g} is taken")
+            notes.append(f"{borrow.EPSILON} {_eps(torch):g} is taken")
     return Run(
         path=str(path),
         format=NAME,

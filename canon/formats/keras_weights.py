@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from canon import borrow
 from canon.errors import CorruptFile
 from canon.formats import common_chain as chain
 from canon.formats import keras_groups
@@ -100,10 +101,10 @@ def _notes(
     parts: Sequence[chain.Part], tensors: Mapping[str, Array], era: Era, *, chained: bool, told: str | None
 ) -> list[str]:
     if not chained:
-        return [chain.NO_CHAIN]
-    notes = [] if told is not None else [chain.UNRECORDED]
+        return [borrow.NO_CHAIN]
+    notes = [] if told is not None else [borrow.UNRECORDED]
     if any("mean" in part.roles for part in parts):
-        notes.append(f"{chain.EPSILON} Keras's {EPSILON:g} is taken")
+        notes.append(f"{borrow.EPSILON} Keras's {EPSILON:g} is taken")
     if era.theano and any(t.ndim > 2 for t in tensors.values()):
         notes.append(keras_groups.THEANO)
     if era.unknown_backend and any(t.ndim > 2 for t in tensors.values()):

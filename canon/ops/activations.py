@@ -14,7 +14,7 @@ import numpy as np
 from canon.ops.base import Array, Equations, Leg, Op, OpKind, Shape, expect
 
 
-class _Elementwise(OpKind):
+class Elementwise(OpKind):
     """Common to all functions of single numbers.
 
     scale, odd: what goes through; centres: the points (input, output) about which a flip acts;
@@ -29,7 +29,15 @@ class _Elementwise(OpKind):
         return inputs[0]
 
     def centres(self, op: Op) -> tuple[float, float]:
+        """The points, of what comes in and of what goes out, about which a flip acts."""
         return 0.0, 0.0
+
+    def scales(self, op: Op) -> bool:
+        """`scale`, where attributes decide."""
+        return self.scale
+
+    def keeps_zero(self, op: Op) -> bool:
+        return not self.forward(op, [np.zeros(1)], {}).any()
 
     def equations(self, op: Op, eq: Equations) -> None:
         about_in, about_out = self.centres(op)
@@ -37,7 +45,7 @@ class _Elementwise(OpKind):
         for inner in eq.inputs[0]:
             eq.units(inner)
             out = eq.alike(inner) if about_in != about_out else inner
-            if not self.scale:
+            if not self.scales(op):
                 eq.scale((inner, 1))
                 eq.scale((out, 1))
             if not self.odd:
@@ -61,7 +69,7 @@ class _Elementwise(OpKind):
         return inputs[0] * self.bound[0] + self.bound[1]
 
 
-class Relu(_Elementwise):
+class Relu(Elementwise):
     """max(z, 0): positive scales."""
 
     kind = "relu"
@@ -71,7 +79,7 @@ class Relu(_Elementwise):
         return np.maximum(z, 0)
 
 
-class LeakyRelu(_Elementwise):
+class LeakyRelu(Elementwise):
     """z or alpha z below zero, alpha fixed: positive scales. attrs: alpha."""
 
     kind = "leaky_relu"
@@ -84,7 +92,7 @@ class LeakyRelu(_Elementwise):
         return inputs[0] * max(1.0, abs(float(op.attrs["alpha"])))
 
 
-class Relu6(_Elementwise):
+class Relu6(Elementwise):
     """clip(z, 0, cap): flips about cap / 2. attrs: cap."""
 
     kind = "relu6"
@@ -97,7 +105,7 @@ class Relu6(_Elementwise):
         return np.clip(z, 0, float(op.attrs.get("cap", 6.0)))
 
 
-class Tanh(_Elementwise):
+class Tanh(Elementwise):
     """Odd: signs."""
 
     kind = "tanh"
@@ -107,7 +115,7 @@ class Tanh(_Elementwise):
         return np.tanh(z)
 
 
-class Softsign(_Elementwise):
+class Softsign(Elementwise):
     """z / (1 + |z|), odd: signs."""
 
     kind = "softsign"
@@ -117,7 +125,7 @@ class Softsign(_Elementwise):
         return np.asarray(z / (1 + np.abs(z)))
 
 
-class Sigmoid(_Elementwise):
+class Sigmoid(Elementwise):
     """s(-z) = 1 - s(z): flips about 0, 1/2."""
 
     kind = "sigmoid"
@@ -133,7 +141,7 @@ class Sigmoid(_Elementwise):
         return np.asarray(expit(z))
 
 
-class HardSigmoid(_Elementwise):
+class HardSigmoid(Elementwise):
     """clip(slope z + 1/2, 0, 1): flips about 0, 1/2. attrs: slope (0.2 in Keras 1 and 2, 1/6 in Keras 3)."""
 
     kind = "hard_sigmoid"
@@ -147,7 +155,7 @@ class HardSigmoid(_Elementwise):
         return np.clip(float(op.attrs["slope"]) * z + 0.5, 0, 1)
 
 
-class Elu(_Elementwise):
+class Elu(Elementwise):
     """z or alpha (e^z - 1) below zero: labels only. attrs: alpha."""
 
     kind = "elu"
@@ -159,7 +167,7 @@ class Elu(_Elementwise):
         return inputs[0] * max(1.0, abs(float(op.attrs.get("alpha", 1.0))))
 
 
-class Selu(_Elementwise):
+class Selu(Elementwise):
     """Scaled elu of Klambauer et al. 2017: labels only."""
 
     kind = "selu"
@@ -170,7 +178,7 @@ class Selu(_Elementwise):
         return np.asarray(gain * np.where(z > 0, z, alpha * np.expm1(np.minimum(z, 0))))
 
 
-class Gelu(_Elementwise):
+class Gelu(Elementwise):
     """z Phi(z): labels only. attrs: approximate (the tanh form)."""
 
     kind = "gelu"
@@ -184,7 +192,7 @@ class Gelu(_Elementwise):
         return np.asarray(0.5 * z * (1 + erf(z / np.sqrt(2))))
 
 
-class Silu(_Elementwise):
+class Silu(Elementwise):
     """z s(z): labels only."""
 
     kind = "silu"
@@ -196,7 +204,7 @@ class Silu(_Elementwise):
         return np.asarray(z * expit(z))
 
 
-class Softplus(_Elementwise):
+class Softplus(Elementwise):
     """log(1 + e^z): labels only."""
 
     kind = "softplus"
@@ -206,10 +214,13 @@ class Softplus(_Elementwise):
         return np.logaddexp(z, 0)
 
 
-class UnknownActivation(_Elementwise):
+class UnknownActivation(Elementwise):
     """A function of single numbers that the file does not record: only relabelling is certain."""
 
     kind = "unknown_activation"
+
+    def keeps_zero(self, op: Op) -> bool:
+        return False
 
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         return OpKind.forward(self, op, inputs, params)
@@ -218,7 +229,7 @@ class UnknownActivation(_Elementwise):
         return OpKind.forward(self, op, inputs, params)
 
 
-class PRelu(_Elementwise):
+class PRelu(Elementwise):
     """z or alpha z below zero, alpha a parameter in the value's shape, with 1 where it is shared.
 
     Positive scales go through. Where alpha has one entry per unit, a unit may be flipped as well:
@@ -228,6 +239,9 @@ class PRelu(_Elementwise):
     kind = "prelu"
     roles = ("alpha",)
     scale = True
+
+    def keeps_zero(self, op: Op) -> bool:
+        return True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         (x,) = inputs
@@ -270,6 +284,10 @@ class Softmax(OpKind):
     """e^z / sum e^z along an axis: labels only; a shift common to all logits is folded away. attrs: axis."""
 
     kind = "softmax"
+    mixing = True
+
+    def blind_axis(self, op: Op) -> int | None:
+        return int(op.attrs.get("axis", -1))
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         return inputs[0]

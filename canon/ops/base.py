@@ -57,6 +57,8 @@ class Leg:
     up: axes whose factor multiplies it (what it writes); down: axes whose factor divides it (what it reads).
     power: name of an axis whose sign inverts the entry (the slope of a PReLU).
     role: "in" for incoming parameters of the units on `label`, "out" for outgoing, "label" for neither.
+    blocks: more than one where the axis is the second of a block-diagonal tensor (geometry.written_out) of which only the
+    blocks are stored; label, up and down then speak of the whole axis, `size` of what is stored.
     """
 
     size: int
@@ -65,6 +67,7 @@ class Leg:
     down: tuple[AxisRef, ...] = ()
     role: str = "label"
     power: AxisRef | None = None
+    blocks: int = 1
 
 
 class Equations(Protocol):
@@ -166,6 +169,10 @@ class OpKind:
     """Whether it counts as an affine map in the rounding bound."""
     commutes: ClassVar[bool] = False
     """Whether the order of its inputs is immaterial."""
+    holds_zero: ClassVar[bool] = False
+    """Whether a unit that is zero coming in (or has no parameter but zeros) is zero going out; see `keeps_zero`."""
+    mixing: ClassVar[bool] = False
+    """Whether units see each other without a parameter between them, as in a softmax; see `mixes`."""
     registry: ClassVar[dict[str, OpKind]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -190,6 +197,22 @@ class OpKind:
         Parameters come as absolute values. By default the op run on them; activations hand theirs on.
         """
         return self.forward(op, inputs, params)
+
+    def keeps_zero(self, op: Op) -> bool:
+        """`holds_zero`, where attributes decide."""
+        return self.holds_zero
+
+    def mixes(self, op: Op) -> bool:
+        """`mixing`, where attributes decide."""
+        return self.mixing
+
+    def blind_axis(self, op: Op) -> int | None:
+        """The axis (batch excluded) along which a number added to all units alike goes unnoticed, if there is one."""
+        return None
+
+    def tokens(self, op: Op, params: Mapping[str, tuple[int, ...]]) -> int | None:
+        """n where the input holds whole numbers from 0 to n - 1, None where it may hold any."""
+        return None
 
     def both(self, op: Op, inputs: Sequence[Array], sizes: Sequence[Array], params: Mapping[str, Array]) -> tuple[Array, Array]:
         """`forward` and `magnitude` at once; params as stored, of any type."""

@@ -116,3 +116,20 @@ def to_last(op: Op, x: Array) -> Array:
 def from_last(op: Op, x: Array) -> Array:
     """Batch value with its channels moved back to where the op keeps them."""
     return np.moveaxis(x, -1, 1) if channel_axis(op) == 0 else x
+
+
+def written_out(kernel: Array, groups: int) -> Array:
+    """The block-diagonal (out, in, *window) of a kernel (out, in / groups, *window) that acts on groups of channels."""
+    out, inner = kernel.shape[:2]
+    whole = np.zeros((out, inner * groups, *kernel.shape[2:]), kernel.dtype)
+    for g in range(groups):
+        rows = slice(g * out // groups, (g + 1) * out // groups)
+        whole[rows, g * inner : (g + 1) * inner] = kernel[rows]
+    return whole
+
+
+def blocks_of(whole: Array, groups: int) -> Array:
+    """The blocks on the diagonal, (out, in / groups, *window): the inverse of `written_out`."""
+    out, inner = whole.shape[0] // groups, whole.shape[1] // groups
+    rows = [whole[g * out : (g + 1) * out, g * inner : (g + 1) * inner] for g in range(groups)]
+    return np.concatenate(rows)

@@ -29,7 +29,7 @@ _LARGE, _BLOCK = 1 << 20, 1 << 18
 """Kernels with at least so many entries are widened in blocks of so many."""
 
 
-def _anchor_flips(op: Op, eq: Equations, inner: AxisRef, out: AxisRef, zeros: bool) -> None:
+def anchor_flips(op: Op, eq: Equations, inner: AxisRef, out: AxisRef, zeros: bool) -> None:
     """Flips about another point than zero need a bias, here or in a batch norm right behind, and no zero padding."""
     absorbs = "bias" in op.params or eq.shift_carried()
     if zeros or not absorbs:
@@ -45,6 +45,7 @@ class Dense(OpKind):
     roles = ("kernel", "bias")
     optional = ("bias",)
     affine = True
+    holds_zero = True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         (x,) = inputs
@@ -65,7 +66,7 @@ class Dense(OpKind):
         eq.param("kernel", writes(n, out), reads(eq.in_shapes[0][-1] or 0, inner))
         if "bias" in op.params:
             eq.param("bias", writes(n, out))
-        _anchor_flips(op, eq, inner, out, zeros=False)
+        anchor_flips(op, eq, inner, out, zeros=False)
         eq.emit((*lead, out))
 
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
@@ -97,10 +98,11 @@ class Dense(OpKind):
 
     def absorb(self, op: Op, params: dict[str, Array], t_in: Array | None, t_out: Array | None) -> dict[str, Array]:
         gain = params["kernel"] @ t_in if t_in is not None else 0.0
-        return _into_bias(params, gain, t_out)
+        return into_bias(params, gain, t_out)
 
 
-def _into_bias(params: dict[str, Array], gain: Array | float, t_out: Array | None) -> dict[str, Array]:
+def into_bias(params: dict[str, Array], gain: Array | float, t_out: Array | None) -> dict[str, Array]:
+    """The bias with a constant added, or the constant itself where there is no bias."""
     moved = np.asarray(gain + (0.0 if t_out is None else t_out))
     return {"bias": params["bias"] + moved} if "bias" in params else {"out": moved}
 
@@ -112,12 +114,13 @@ class Conv(OpKind):
     roles = ("kernel", "bias")
     optional = ("bias",)
     affine = True
+    holds_zero = True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         (x,) = inputs
         out, inner, *k = params["kernel"]
         if op.attrs.get("groups", 1) != 1:
-            raise UnsupportedOp(op.name, "grouped convolutions are not supported")
+            raise UnsupportedOp(op.name, "a convolution in groups is an operation grouped_conv")
         expect(op, "number of spatial axes", len(k), len(x) - 1)
         if x[channel_axis(op)] is not None:
             expect(op, "input channels of the kernel", inner, x[channel_axis(op)])
@@ -132,12 +135,12 @@ class Conv(OpKind):
         inner, n = axes[c], eq.out_shape[c] or 0
         k = eq.param_shapes["kernel"][2:]
         out = eq.fresh(n)
-        _hold_positions(op, eq)
+        hold_positions(op, eq)
         eq.param("kernel", writes(n, out), reads(shape[c] or 0, inner), *(plain(i) for i in k))
         if "bias" in op.params:
             eq.param("bias", writes(n, out))
-        _anchor_flips(op, eq, inner, out, pads_zero(op, spatial(op, shape), k))
-        _emit_channels(op, eq, out)
+        anchor_flips(op, eq, inner, out, pads_zero(op, spatial(op, shape), k))
+        emit_channels(op, eq, out)
 
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         kernel = params["kernel"]
@@ -152,7 +155,7 @@ class Conv(OpKind):
     def absorb(self, op: Op, params: dict[str, Array], t_in: Array | None, t_out: Array | None) -> dict[str, Array]:
         kernel = params["kernel"]
         gain = kernel.sum(axis=tuple(range(2, kernel.ndim))) @ t_in if t_in is not None else 0.0
-        return _into_bias(params, gain, t_out)
+        return into_bias(params, gain, t_out)
 
 
 class DepthwiseConv(OpKind):
@@ -166,6 +169,7 @@ class DepthwiseConv(OpKind):
     roles = ("kernel", "bias")
     optional = ("bias",)
     affine = True
+    holds_zero = True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         (x,) = inputs
@@ -185,7 +189,7 @@ class DepthwiseConv(OpKind):
         inner, shape = eq.inputs[0][at], eq.in_shapes[0]
         n, _, *k = eq.param_shapes["kernel"]
         m = n // (shape[at] or n)
-        _hold_positions(op, eq)
+        hold_positions(op, eq)
         eq.units(inner)
         if m > 1:
             inner = eq.product((inner, eq.over(m, inner)))
@@ -194,8 +198,8 @@ class DepthwiseConv(OpKind):
         eq.param("kernel", across(n, out, inner), plain(1), *(plain(i) for i in k))
         if "bias" in op.params:
             eq.param("bias", writes(n, out))
-        _anchor_flips(op, eq, inner, out, pads_zero(op, spatial(op, shape), k))
-        _emit_channels(op, eq, out)
+        anchor_flips(op, eq, inner, out, pads_zero(op, spatial(op, shape), k))
+        emit_channels(op, eq, out)
 
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         kernel = params["kernel"]
@@ -213,16 +217,18 @@ class DepthwiseConv(OpKind):
         kernel = params["kernel"]
         total = kernel.reshape(len(kernel), -1).sum(axis=1)
         gain = total * np.repeat(t_in, len(kernel) // len(t_in)) if t_in is not None else 0.0
-        return _into_bias(params, gain, t_out)
+        return into_bias(params, gain, t_out)
 
 
-def _hold_positions(op: Op, eq: Equations) -> None:
+def hold_positions(op: Op, eq: Equations) -> None:
+    """Nothing moves along the axes over which a window slides."""
     c = channel_axis(op) % len(eq.inputs[0])
     for i, axis in enumerate(eq.inputs[0]):
         if i != c:
             eq.fix(axis, f"positions that {op.name} slides over")
 
 
-def _emit_channels(op: Op, eq: Equations, out: AxisRef) -> None:
+def emit_channels(op: Op, eq: Equations, out: AxisRef) -> None:
+    """The output: new positions, and `out` for its channels."""
     c = channel_axis(op) % len(eq.out_shape)
     eq.emit([out if i == c else eq.fixed(n, "positions") for i, n in enumerate(eq.out_shape)])

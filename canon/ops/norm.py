@@ -91,6 +91,7 @@ class ScaleShift(OpKind):
     kind = "scale_shift"
     roles = ("scale", "shift")
     affine = True
+    holds_zero = True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         for role, found in params.items():

@@ -22,6 +22,7 @@ from canon.ops.geometry import (
 
 class _Pool(OpKind):
     maximum: ClassVar[bool]
+    holds_zero = True
 
     def _window(self, op: Op) -> tuple[tuple[int, ...], tuple[int, ...]]:
         k = tuple(int(v) for v in op.attrs["pool"])
@@ -79,6 +80,7 @@ class AvgPool(_Pool):
 
 class _GlobalPool(OpKind):
     maximum: ClassVar[bool]
+    holds_zero = True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         (x,) = inputs

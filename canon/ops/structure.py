@@ -13,6 +13,8 @@ from canon.ops.geometry import channel_axis, from_last, spatial, to_last, with_c
 
 
 class _Identity(OpKind):
+    holds_zero = True
+
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         return inputs[0]
 
@@ -35,10 +37,11 @@ class Dropout(_Identity):
     kind = "dropout"
 
 
-class _Joining(OpKind):
+class Joining(OpKind):
     """Elementwise operations on several values, which broadcast along axes of size one."""
 
     commutes = True
+    holds_zero = True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         rank = max(len(s) for s in inputs)
@@ -66,7 +69,7 @@ class _Joining(OpKind):
         return found
 
 
-class Add(_Joining):
+class Add(Joining):
     """A sum: all summands are one space, with one labelling, scale and sign."""
 
     kind = "add"
@@ -97,7 +100,7 @@ class Add(_Joining):
         return y
 
 
-class Multiply(_Joining):
+class Multiply(Joining):
     """An elementwise product: one labelling; scales and signs of the factors multiply."""
 
     kind = "multiply"
@@ -128,6 +131,7 @@ class Concat(OpKind):
     """Values one after the other along an axis: spaces stay apart. attrs: axis (batch excluded)."""
 
     kind = "concat"
+    holds_zero = True
 
     def _axis(self, op: Op, rank: int) -> int:
         return int(op.attrs.get("axis", -1)) % rank
@@ -164,6 +168,7 @@ class Flatten(OpKind):
     """All axes into one, row-major, channels last. attrs: channels ("first": they are moved last before)."""
 
     kind = "flatten"
+    holds_zero = True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         (x,) = inputs
@@ -184,6 +189,7 @@ class Reshape(OpKind):
     """Row-major reshape. attrs: shape (batch excluded, one entry may be -1)."""
 
     kind = "reshape"
+    holds_zero = True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         (x,) = inputs
@@ -199,9 +205,7 @@ class Reshape(OpKind):
 
     def equations(self, op: Op, eq: Equations) -> None:
         if None in eq.in_shapes[0] or None in eq.out_shape:
-            for axis in eq.inputs[0]:
-                eq.fix(axis, f"{op.name} reshapes sizes that are not known")
-            eq.emit([eq.fixed(n, "reshaped") for n in eq.out_shape])
+            _keep_channels(op, eq)
             return
         left, right = list(zip(eq.inputs[0], eq.in_shapes[0], strict=True)), [n or 1 for n in eq.out_shape]
         out: list[AxisRef] = []
@@ -224,6 +228,16 @@ class Reshape(OpKind):
         return inputs[0].reshape(len(inputs[0]), *(int(n) for n in op.attrs["shape"]))
 
 
+def _keep_channels(op: Op, eq: Equations) -> None:
+    """Sizes that are not known: the last (or the first) axis keeps its labels where it has one known size on both sides."""
+    axes, shape, out = eq.inputs[0], eq.in_shapes[0], eq.out_shape
+    kept = -1 if shape[-1] is not None and shape[-1] == out[-1] else 0 if shape[0] is not None and shape[0] == out[0] else None
+    for i, axis in enumerate(axes):
+        if kept is None or i != kept % len(axes):
+            eq.fix(axis, f"{op.name} reshapes sizes that are not known")
+    eq.emit([axes[kept] if kept is not None and i == kept % len(out) else eq.fixed(n, "reshaped") for i, n in enumerate(out)])
+
+
 def _regroup(op: Op, eq: Equations, axes: list[AxisRef], sizes: list[int]) -> list[AxisRef]:
     """Axes whose sizes multiply to the same as the new sizes."""
     if not axes:
@@ -242,6 +256,7 @@ class ZeroPadding(OpKind):
     """Zeros around the positions: no flip about another point than zero. attrs: padding, channels."""
 
     kind = "zero_padding"
+    holds_zero = True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         (x,) = inputs
@@ -289,6 +304,7 @@ class Cut(OpKind):
     """Where a partial comparison stops: what reads on is left out, and holds nothing in place."""
 
     kind = "cut"
+    holds_zero = True
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
         return (1,)

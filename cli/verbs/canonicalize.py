@@ -51,7 +51,7 @@ def run(args: Namespace) -> int:
 
     messages = Messages(args.quiet)
     with messages.step(f"reading {args.file}") as tell:
-        source = read(args.file, args)
+        source = read(args.file, args, messages)
         moved = canonicalize(source.network, args.gauge, args.folded, args.seed, tell)
         write_moved(moved, source, args, tell)
     for note in moved.notes:

@@ -43,7 +43,7 @@ def run(args: Namespace) -> int:
 
     messages = Messages(args.quiet)
     with messages.step(f"reading {args.file}") as tell:
-        source = read(args.file, args)
+        source = read(args.file, args, messages)
         moved = teleport(source.network, args.seed, folded=args.folded, tell=tell)
         write_moved(moved, source, args, tell)
     for note in moved.notes:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from canon.errors import MismatchError
-from canon.formats.common_chain import EPSILON, NO_CHAIN, UNRECORDED
 from canon.network import Network
 from canon.run import Run
+
+UNRECORDED = "nonlinearities are not recorded: only relabelling of units is certain"
+NO_CHAIN = "the graph is not recorded and shapes prove no chain of layers: no unit is moved"
+EPSILON = "the epsilon of batch norms is not recorded:"
+"""How the notes begin that say what a file without a graph leaves open."""
 
 _ABOUT_THE_OLD_GRAPH = (NO_CHAIN, UNRECORDED, EPSILON)
 
