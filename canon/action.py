@@ -69,6 +69,7 @@ class Action:
         kind: the type to multiply in (float64 by default).
         """
         own = False  # whether t is ours to change
+        t = self.symmetry.whole(name, t)
         for dim, side in enumerate(self.symmetry.axes[name]):
             if side.power is not None and (signs := factor(side.power, values)) is not None:
                 flat = np.moveaxis(np.asarray(t, np.float64), dim, -1)
@@ -81,7 +82,7 @@ class Action:
                 t = _mix(t, dim, side.axis, self.mixes, side.role == "out")
             if (moved := gather(side.axis, self.perms)) is not None:
                 t = np.take(t, moved, axis=dim)
-        return t
+        return self.symmetry.stored(name, t)
 
     def factors(self, name: str, values: Mapping[str, Floats]) -> list[Floats | None]:
         """The factors along each axis of a tensor, in the new labelling."""
@@ -94,12 +95,12 @@ class Action:
     def blocks(self, name: str, t: Array, values: Mapping[str, Floats], step: int) -> Iterator[tuple[slice, Array]]:
         """A tensor under `linear`, in float64, a block of at most `step` entries along its first axis at a time.
 
-        For tensors too large to be held twice. Slopes and mixes are not handled here: small tensors take `linear`.
+        For tensors too large to be held twice. Slopes, mixes and blocks are not handled here: small tensors take `linear`.
         """
         sides = self.symmetry.axes[name]
         moved = [gather(side.axis, self.perms) for side in sides]
         factors = self.factors(name, values)
-        if self.mixes or any(side.power is not None for side in sides) or t.ndim == 0:
+        if self.mixes or any(side.power is not None or side.blocks > 1 for side in sides) or t.ndim == 0:
             whole = np.asarray(self.linear(name, t, values), np.float64)
             yield slice(0, len(whole) if whole.ndim else 1), whole
             return

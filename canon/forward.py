@@ -81,12 +81,26 @@ def _checked(network: Network, inputs: Mapping[str, Array], dtype: type) -> dict
 
 
 def probe_inputs(network: Network, rng: np.random.Generator, samples: int, scale: float) -> dict[str, Array]:
-    """Seeded normal noise for every input; open sizes are taken as UNKNOWN_SIZE, or the smallest multiple that runs."""
+    """Seeded normal noise for every input, tokens where they are read.
+
+    Open sizes are taken as UNKNOWN_SIZE, or the smallest multiple that runs.
+    """
     for size in (UNKNOWN_SIZE, 32, 64, 128, 256):
         shapes = {v: tuple(size if n is None else n for n in shape) for v, shape in network.inputs.items()}
         if not any(None in shape for shape in network.inputs.values()) or _fits(network, shapes):
-            return {v: scale * rng.standard_normal((samples, *shape)) for v, shape in shapes.items()}
+            found = {v: scale * rng.standard_normal((samples, *shape)) for v, shape in shapes.items()}
+            return {**found, **_tokens(network, rng, found)}
     raise UnsupportedOp("", "no input size up to 256 runs through the network")
+
+
+def _tokens(network: Network, rng: np.random.Generator, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Uniform whole numbers for the inputs that ops read as such, below the smallest of their bounds."""
+    bounds: dict[str, int] = {}
+    for op in network.ops:
+        n = kind_of(op).tokens(op, {role: network.tensors[t].shape for role, t in op.params.items()})
+        if n is not None:
+            bounds.update({v: min(n, bounds.get(v, n)) for v in op.inputs if v in inputs})
+    return {v: rng.integers(0, n, inputs[v].shape).astype(np.float64) for v, n in bounds.items()}
 
 
 def _fits(network: Network, shapes: Mapping[str, tuple[int, ...]]) -> bool:

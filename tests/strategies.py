@@ -290,7 +290,10 @@ class Draft:
         return self._conv(self.op("zero_padding", v, padding=padding, channels=self.channels), act)
 
     def _norm(self, v: str, act: str) -> str:
-        return self.activation(self.norm(self.affine(v)), act) if self.rng.random() < 0.8 else self.norm(v)
+        if self.rng.random() < 0.5:
+            return self.activation(self.norm(self.affine(v)), act)
+        v = self.norm(self.activation(self.affine(v), act))  # a norm that no layer in front can take
+        return self.activation(v, "relu") if self.rng.random() < 0.5 else v
 
     def _dropout(self, v: str, act: str) -> str:
         self.saw("dropout")

@@ -180,17 +180,18 @@ def _collect(sums: Sums, block: Block, gap: Array, how: Frame, along: int) -> No
 
 
 def _summed(value: Array, weights: list[Floats | None], along: int, power: int) -> Array:
-    """Weighted sum over all axes but one."""
+    """Weighted sum over all axes but one. By einsum: threads of a linear algebra library cost more than blocks this small."""
     for i in reversed(range(value.ndim)):
         if i != along:
             w = weights[i]
-            ones = np.ones(value.shape[i], value.dtype) if w is None else w**power
-            value = (
-                np.tensordot(value, ones, (i, 0))
-                if i not in (value.ndim - 1, 0)
-                else (ones @ value if i == 0 else value @ ones)
-            )
+            value = value.sum(axis=i) if w is None else _contract(value, w**power, i)
     return value
+
+
+def _contract(value: Array, w: Array, axis: int) -> Array:
+    if value.ndim == 2:
+        return np.einsum("ij,j->i", value, w) if axis == 1 else np.einsum("ij,i->j", value, w)
+    return np.tensordot(value, w, (axis, 0))
 
 
 def _distribute(out: dict[str, Sums], a: Side, symmetry: Symmetry, name: str, dim: int, sums: Sums) -> None:

@@ -37,7 +37,7 @@ def verdict(facts: Facts) -> tuple[str, str]:
         if facts.worst.deviation <= 1:
             return (
                 "equivalent",
-                f"one is the other relabelled and rescaled, each entry within {facts.worst.deviation:.2g} of its rounding bound",
+                f"one is the other relabelled and rescaled, each entry within {facts.worst.deviation:.2g} of its bound",
             )
         if facts.coarse is not None and facts.coarse <= 1:
             kind = TYPES.get(facts.unit, "its type")

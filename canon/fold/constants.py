@@ -2,7 +2,8 @@
 
 A bias whose way to the next kernels leads only through what hands a constant on (pooling, flattening) is no freedom of
 the function but a choice of where to write it: it moves into the next biases. Of several biases that meet in one sum
-only the sum counts: the first keeps it. Under a softmax a shift common to all logits is taken out.
+only the sum counts: the first keeps it. Under a softmax a shift common to all logits is taken out, and so it is in front
+of whatever else does not see one (a layer norm).
 """
 
 from __future__ import annotations
@@ -111,13 +112,13 @@ def gather_sums(work: Work) -> None:
 
 
 def centre_logits(work: Work) -> None:
-    """Take the mean over the classes out of kernel and bias where a softmax follows."""
-    for soft in [op for op in work.ops if op.kind == "softmax"]:
+    """Take the mean over the units out of kernel and bias where what follows does not see it (OpKind.blind_axis)."""
+    for soft, axis in [(op, at) for op in work.ops if (at := kind_of(op).blind_axis(op)) is not None]:
         op = work.writer(soft.inputs[0])
         if op is None or op.kind not in ("dense", "conv") or not work.unshared(op) or work.only_reader(op.output) is None:
             continue
         rank = len(work.shapes[soft.output])
-        if int(soft.attrs.get("axis", -1)) % rank != work.channels(op):
+        if axis % rank != work.channels(op):
             continue
         changed = False
         for role in ("kernel", "bias"):
@@ -131,7 +132,7 @@ def centre_logits(work: Work) -> None:
             op = work.put(op, role, t - mean, m + size)
             changed = True
         if changed:
-            work.record.append(Step("softmax shift", op.name, f"common to all logits of {soft.name}"))
+            work.record.append(Step("softmax shift", op.name, f"common to all that {soft.name} reads"))
 
 
 def without_last_nonlinearity(ops: tuple[Op, ...], outputs: tuple[str, ...]) -> tuple[tuple[Op, ...], tuple[str, ...]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from canon.action import Action
 from canon.fold.constants import centre_logits, gather_sums, move_biases_on
-from canon.fold.linear import compose
+from canon.fold.linear import compose, write_out_groups
 from canon.fold.norms import drop_identities, fold_batch_norms
 from canon.fold.units import Bools, dead_units, fold_units
 from canon.fold.work import Step, Work
@@ -152,6 +152,7 @@ def fold(network: Network) -> Folded:
     work = Work.of(network)
     drop_identities(work)
     fold_batch_norms(work)
+    write_out_groups(work)
     move_biases_on(work)
     compose(work)
     move_biases_on(work)

@@ -15,11 +15,21 @@ import numpy as np
 from canon.fold.work import Step, Work
 from canon.ops import Op
 from canon.ops.base import Array
-from canon.ops.geometry import channel_axis, pads_zero, spatial
+from canon.ops.geometry import channel_axis, pads_zero, spatial, written_out
 
 _ROOM = 4
 """How many times larger than its factors a product may be, above a million entries."""
 _AVERAGES = ("avg_pool", "global_avg_pool")
+
+
+def write_out_groups(work: Work) -> None:
+    """Write kernels that act on groups of channels as block-diagonal ones, whose axes carry all units of both sides."""
+    for op in [op for op in work.ops if op.kind == "grouped_conv"]:
+        whole = work.shapes[op.inputs[0]][channel_axis(op)]
+        for store in (work.tensors, work.magnitudes):
+            t = store.get(op.params["kernel"])
+            if t is not None and t.shape[1] != whole:
+                store[op.params["kernel"]] = written_out(t, int(op.attrs["groups"]))
 
 
 def compose(work: Work) -> None:

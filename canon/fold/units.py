@@ -22,8 +22,6 @@ Bools = NDArray[np.bool_]
 Side = tuple[str, int]
 """An axis of a tensor: its name and dimension."""
 
-_MOVES_ZERO = ("sigmoid", "hard_sigmoid", "softplus", "softmax", "unknown_activation", "opaque")
-"""Functions that do not take zero to zero, or mix units."""
 _POINTWISE = (
     "relu", "leaky_relu", "relu6", "tanh", "softsign", "sigmoid", "hard_sigmoid", "elu", "selu", "gelu", "silu", "softplus",
 )  # fmt: skip
@@ -92,8 +90,9 @@ class _Space:
         bias = _any(self.network, self.symmetry, [s for s in into if s not in gains], self.name)
         out = _any(self.network, self.symmetry, read, self.name)
         none = np.zeros(self.space.size, bool)
-        unread = none if self._meets(("softmax",)) else ~out
-        silent = none if self._meets(_MOVES_ZERO) else ~gain & ~bias
+        around = self._around()
+        unread = none if any(kind_of(op).mixes(op) for op in around) else ~out
+        silent = ~gain & ~bias if all(kind_of(op).keeps_zero(op) for op in around) else none
         never = self._never_active()
         changed = False
         for why, mask in (("unread", unread), ("zero in", silent), ("never active", never)):
@@ -114,16 +113,14 @@ class _Space:
     def _is_scale(self, tensor: str) -> bool:
         return any(role == "scale" for _, role in self.network.uses[tensor])
 
-    def _meets(self, kinds: tuple[str, ...]) -> bool:
-        """Whether an op of these kinds reads a value that carries the space."""
-        return any(
-            isinstance(leaf, Use) and leaf.space == self.name
-            for op in self.network.ops
-            if op.kind in kinds
-            for v in op.inputs
-            for side in self.symmetry.values[v]
-            for leaf in leaves(side.axis)
-        )
+    def _around(self) -> list[Op]:
+        """The ops that read or write a value that carries the space."""
+        carrying = {
+            v
+            for v, sides in self.symmetry.values.items()
+            if any(isinstance(leaf, Use) and leaf.space == self.name for side in sides for leaf in leaves(side.axis))
+        }
+        return [op for op in self.network.ops if not carrying.isdisjoint((*op.inputs, op.output))]
 
     def _only_writer(self) -> Op | None:
         """The one dense layer or convolution that writes the space, if its whole output axis is this space."""

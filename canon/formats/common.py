@@ -1,4 +1,4 @@
-"""What the formats share: reading HDF5 with care, tensor layouts, the request, and writing whole or not at all.
+"""What the formats share in reading: HDF5 with care, strings, and the request.
 
 Nothing in a file is trusted: links that leave the file, storage outside it and sizes it cannot hold are refused before
 anything is read, and nothing it contains is run.
@@ -6,11 +6,8 @@ anything is read, and nothing it contains is run.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from canon.errors import CanonError, CorruptFile, ReadError, UsageError, WriteError
+from canon.errors import CanonError, CorruptFile, ReadError
 from canon.formats.common_heap import check_heaps
 from canon.ops.base import Array
-from canon.run import Run, Stored
 
 MOST_PACKED = 1100
 """No HDF5 filter in use packs better than deflate, whose limit is 1032 to 1."""
@@ -34,37 +30,6 @@ class Request:
     checkpoint: str | None = None
     keras_config: Mapping[str, Any] | None = None
     activation: str | None = None
-
-
-@dataclass(frozen=True)
-class Place(Stored):
-    """A `Stored` that is flipped along some axes of the stored array first (Theano's convolution kernels)."""
-
-    flip: tuple[int, ...] = ()
-
-
-def to_memory(stored: Array, place: Stored) -> Array:
-    """The tensor as canon holds it: a view of the stored array."""
-    for axis in getattr(place, "flip", ()):
-        stored = np.flip(stored, axis)
-    if place.shape is not None:
-        stored = stored.reshape(place.shape)
-    return stored if place.axes is None else stored.transpose(place.axes)
-
-
-def to_stored(tensor: Array, place: Stored, shape: tuple[int, ...]) -> Array:
-    """The inverse of `to_memory`; shape: the stored array's."""
-    if place.axes is not None:
-        tensor = tensor.transpose(np.argsort(place.axes))
-    tensor = tensor.reshape(shape)
-    for axis in getattr(place, "flip", ()):
-        tensor = np.flip(tensor, axis)
-    return tensor
-
-
-def kernel_axes(ndim: int) -> tuple[int, ...]:
-    """Permutation from Keras's (*window, in, out) to (out, in, *window)."""
-    return (ndim - 1, ndim - 2, *range(ndim - 2))
 
 
 # strings
@@ -214,88 +179,3 @@ def load(dataset: Any) -> Array:
     bounded(dataset)
     values: Array = dataset[()]
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))
-
-
-# writing
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A new file in the same folder: it takes the place of `path` when the block ends well, and goes otherwise."""
-    path = Path(os.path.realpath(path))
-    if not path.parent.is_dir():
-        raise WriteError("", f"the folder {path.parent} does not exist")
-    if path.exists() and not path.is_file():
-        raise WriteError("", "is there already and is not a file")
-    temporary = path.parent / f".{path.name[:200]}.{uuid.uuid4().hex}.tmp"
-    try:
-        temporary.open("xb").close()
-        yield temporary
-        if path.exists():
-            shutil.copymode(path, temporary)
-        temporary.replace(path)
-    except CanonError:
-        raise
-    except (OSError, RuntimeError, ValueError, TypeError, KeyError) as e:
-        said = e.strerror if isinstance(e, OSError) and e.strerror else " ".join(str(e).split())
-        raise WriteError("", f"cannot be written: {said}", "What was there before is untouched.") from e
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_copy(
-    run: Run, path: Path, source: Path, actions: Mapping[str, Mapping[str, Array]], *, drop: Sequence[str] = ()
-) -> None:
-    """A copy of the HDF5 file the run was read from, with its tensors replaced.
-
-    actions: space -> name -> array, stored under /canon_action; drop: groups to leave out.
-    Raises WriteError where the network no longer has the file's tensors, or a value does not fit the stored type.
-    """
-    import h5py
-
-    tensors = run.network.tensors
-    for name in {**run.layout, **tensors}:
-        if name not in tensors or name not in run.layout:
-            raise WriteError("", f"the network and {source} do not hold the same tensors: {name!r}",
-                             "Write it in canon's own format.")  # fmt: skip
-    with replacing(path) as temporary:
-        shutil.copyfile(source, temporary)
-        with h5py.File(temporary, "r+", locking=False) as f:
-            for name, place in run.layout.items():
-                _overwrite(f, name, tensors[name], place)
-            for group in drop:
-                if group in f:
-                    del f[group]
-            if "canon_action" in f:
-                del f["canon_action"]
-            write_arrays(f, "canon_action", actions)
-
-
-def _overwrite(f: Any, name: str, tensor: Array, place: Stored) -> None:
-    dataset = node(f, place.path)
-    if dataset is None:
-        raise WriteError("", f"the source has no dataset {place.path!r} any more")
-    shape = tuple(dataset.shape)
-    if tensor.size != dataset.size:
-        raise WriteError("", f"tensor {name!r} of shape {tensor.shape} does not go into {place.path!r} of shape {shape}")
-    stored = to_stored(tensor, place, shape)
-    with np.errstate(over="ignore"):
-        values = stored.astype(dataset.dtype)  # the one cast on the way out
-    if values.itemsize < stored.itemsize and not np.array_equal(np.isfinite(values), np.isfinite(stored)):
-        raise WriteError("", f"tensor {name!r} holds values beyond the range of {dataset.dtype}, the source's type",
-                         "Write it in canon's own format.")  # fmt: skip
-    dataset[...] = values
-
-
-def write_arrays(f: Any, root: str, arrays: Mapping[str, Mapping[str, Array]]) -> None:
-    """Arrays under /root/<first>/<second>."""
-    for space, parts in arrays.items():
-        for name, values in parts.items():
-            check_name(f"{space}/{name}")
-            f.create_dataset(f"{root}/{space}/{name}", data=np.ascontiguousarray(values), track_times=False)
-
-
-def check_name(name: str) -> None:
-    """Raise UsageError for a name that HDF5 would read as another path."""
-    if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
-        raise UsageError("", f"{name!r} cannot be the name of a dataset")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from canon.errors import CorruptFile, ShapeConflict, UnsupportedOp
-from canon.formats.common import Place, load, to_memory
+from canon.formats.common import load
+from canon.formats.common_layout import Place, Stack, to_memory
 from canon.formats.keras_groups import Entry, Era
 from canon.ops import Op, kind_of
 from canon.ops.base import Array, Shape
 from canon.run import Stored
 
+UNKNOWN_MASK = ""
 REFUSAL = "canon does not guess which units a layer it does not know leaves free."
-PLAIN = ("relu", "tanh", "sigmoid", "softsign", "selu", "softplus", "linear")
+PLAIN = ("relu", "tanh", "sigmoid", "softsign", "selu", "softplus", "linear", "silu", "exp", "hard_tanh", "hard_swish",
+         "mish", "log_sigmoid")  # fmt: skip
 
 
 @dataclass
@@ -30,7 +35,10 @@ class Graph:
     inputs: dict[str, Shape] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     """In the order of first mention, each once."""
-    flips_unknown: bool = False
+    masks: dict[str, str] = field(default_factory=dict)
+    """The step mask that travels beside a value; UNKNOWN_MASK where several met."""
+    flips_unknown: list[str] = field(default_factory=list)
+    """Tensors that Theano would have flipped, if it was Theano."""
 
     def note(self, line: str) -> None:
         """Add a note, once."""
@@ -43,10 +51,17 @@ class Graph:
         self.shapes[op.output] = kind_of(op).shape(op, [self.shapes[v] for v in op.inputs], params)
         self.ops.append(op)
 
+    def aside(self, inputs: Mapping[str, Shape]) -> Graph:
+        """A graph that shares its tensors and notes, with other values: for what is wired apart first."""
+        return replace(self, ops=[], shapes=dict(inputs), inputs=dict(inputs), masks={})
+
 
 @dataclass
 class Call:
-    """A layer applied to values: `layer` its path, `name` that with @k on its k-th further call."""
+    """A layer applied to values: `layer` its path, `name` that with @k on its k-th further call.
+
+    demand: the shape its readers ask for, where one can be known.
+    """
 
     graph: Graph
     layer: str
@@ -55,6 +70,7 @@ class Call:
     cfg: Mapping[str, Any]
     inputs: tuple[str, ...]
     weights: Mapping[str, Entry]
+    demand: Callable[[], Shape | None] = lambda: None
 
     # configuration
 
@@ -133,6 +149,18 @@ class Call:
             self.graph.tensors[name] = to_memory(load(entry.dataset), here)
         return name
 
+    def stacked(self, role: str, parts: Sequence[str], wanted: Sequence[int | None], axes: tuple[int, ...]) -> str:
+        """Like `tensor`, from several weights of one stored shape that follow each other along the tensor's axis 0."""
+        name = f"{self.layer}/{role}"
+        for part in parts:
+            self.fits(part, self.weights[part].dataset.shape, wanted)
+        if name not in self.graph.tensors:
+            places = tuple(Place(self.weights[part].path, axes) for part in parts)
+            self.graph.layout[name] = Stack(places[0].path, None, None, places)
+            values = [to_memory(load(self.weights[part].dataset), at) for part, at in zip(parts, places, strict=True)]
+            self.graph.tensors[name] = np.concatenate(values)
+        return name
+
     def fits(self, role: str, found: Sequence[int], wanted: Sequence[int | None]) -> None:
         """Raise ShapeConflict with both shapes."""
         if len(found) != len(wanted) or any(w not in (None, f) for f, w in zip(found, wanted, strict=True)):
@@ -149,33 +177,77 @@ class Call:
         value = self.name if act is None else f"{self.name}/pre"
         self.graph.add(Op(kind, self.name, self.inputs, value, params or {}, attrs))
         if act is not None:
-            self.graph.add(Op(act[0], f"{self.name}/{act[0]}", (value,), self.name, {}, act[1]))
+            self.activate(f"{self.name}/{act[0]}", value, act)
+
+    def activate(self, name: str, value: str, act: tuple[str, Mapping[str, Any]]) -> None:
+        """Add a nonlinearity that makes the layer's value; one that canon does not know is opaque and keeps the shape."""
+        kind, attrs = act
+        if kind == "opaque":
+            attrs = {**attrs, "shape": list(self.graph.shapes[value])}
+            self.graph.note(f"layer {self.layer!r} has the activation {attrs['class_name']!r}, which is opaque to canon")
+        self.graph.add(Op(kind, name, (value,), self.name, {}, attrs))
 
 
 def activation(call: Call, found: Any) -> tuple[str, dict[str, Any]] | None:
-    """Kind and attributes of a nonlinearity as Keras names it; None for the identity."""
+    """Kind and attributes of a nonlinearity as Keras names it; None for the identity.
+
+    "opaque" with the name as class_name for one that canon does not know.
+    """
     if isinstance(found, Mapping):  # Keras 3 and late Keras 2 write functions and layers as objects
-        if found.get("class_name") == "function" and isinstance(found.get("config"), str):
-            found = found["config"]
-        elif found.get("class_name") in ("ReLU", "LeakyReLU", "ELU", "Softmax"):
-            raise call.refuse(f"with a {found['class_name']} layer as its activation is not supported")
+        cls, cfg = found.get("class_name"), found.get("config")
+        if cls == "function" and isinstance(cfg, str):
+            found = cfg
+        elif cls in NONLINEARITIES and isinstance(cfg, Mapping):
+            return NONLINEARITIES[cls](replace(call, cfg=cfg))
+        else:
+            found = found.get("registered_name") or cls
     if found is None or found == "linear":
         return None
     known: dict[str, tuple[str, dict[str, Any]]] = {
         **{kind: (kind, {}) for kind in PLAIN},
         "swish": ("silu", {}),
-        "silu": ("silu", {}),
+        "exponential": ("exp", {}),
+        "hard_silu": ("hard_swish", {}),
         "relu6": ("relu6", {"cap": 6.0}),
         "elu": ("elu", {"alpha": 1.0}),
+        "celu": ("celu", {"alpha": 1.0}),
         "gelu": ("gelu", {"approximate": False}),
         "leaky_relu": ("leaky_relu", {"alpha": 0.2}),
         "hard_sigmoid": ("hard_sigmoid", {"slope": call.graph.era.hard_sigmoid}),
         "softmax": ("softmax", {"axis": -1}),
+        "log_softmax": ("log_softmax", {"axis": -1}),
     }
-    if not isinstance(found, str) or found not in known:
-        shown = found.get("class_name") if isinstance(found, Mapping) else found
-        raise call.refuse(f"with activation {shown!r} is not supported")
-    return known[found]
+    if not isinstance(found, str):
+        raise call.refuse(f"has an activation that is no name ({str(found)[:40]})")
+    return known.get(found, ("opaque", {"class_name": found}))
+
+
+def _relu(c: Call) -> tuple[str, dict[str, Any]]:
+    top, slope, threshold = (
+        c.number(k, default=d) for k, d in (("max_value", float("inf")), ("negative_slope", 0.0), ("threshold", 0.0))
+    )
+    bounded = top < float("inf")
+    if threshold or (bounded and slope) or top <= 0:
+        given = {"negative_slope": slope, "threshold": threshold, "max_value": top if bounded else None}
+        return "general_relu", given
+    if bounded:
+        return "relu6", {"cap": top}
+    return ("leaky_relu", {"alpha": slope}) if slope else ("relu", {})
+
+
+def _leaky(c: Call) -> tuple[str, dict[str, Any]]:
+    alpha = c.number("negative_slope", "alpha", default=0.3)
+    return ("leaky_relu", {"alpha": alpha}) if alpha else ("relu", {})
+
+
+NONLINEARITIES: dict[str, Callable[[Call], tuple[str, dict[str, Any]]]] = {
+    "ReLU": _relu,
+    "LeakyReLU": _leaky,
+    "ELU": lambda c: ("elu", {"alpha": c.number("alpha", default=1.0)}),
+    "Softmax": lambda c: ("softmax", {"axis": c.axis(c.cfg.get("axis"))}),
+    "ThresholdedReLU": lambda c: ("thresholded_relu", {"theta": c.number("theta", default=1.0)}),
+}
+"""Layers that are a nonlinearity without weights; other layers may have one as their activation."""
 
 
 def called(layer: str, k: int) -> str:

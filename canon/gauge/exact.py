@@ -22,7 +22,7 @@ from canon.symmetry import Floats, Symmetry, factor
 
 def exact(network: Network, symmetry: Symmetry) -> Gauged:
     """Powers of two and signs for the unfolded network."""
-    tensors = network.tensors
+    tensors = {name: symmetry.whole(name, t) for name, t in network.tensors.items()}
     values: dict[str, Floats] = {g.name: np.ones(g.size) for g in symmetry.gauges.values()}
     open_ = {g.name: np.ones(g.size, bool) for g in symmetry.gauges.values() if _rounds_never(g.kind, g.flip)}
     margins: dict[str, Floats] = {}

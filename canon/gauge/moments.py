@@ -17,10 +17,14 @@ _CHUNK = 1 << 18
 
 
 def incoming_sides(op: Op, symmetry: Symmetry, gauge: str) -> Iterator[tuple[str, int]]:
-    """(tensor, axis) of the op's parameters that a gauge multiplies."""
+    """(tensor, axis) of the op's parameters that a gauge multiplies.
+
+    What reads the same units that it writes (a recurrent kernel) is left out: it says nothing before they are settled.
+    """
     for tensor in op.params.values():
-        for dim, side in enumerate(symmetry.axes[tensor]):
-            if exponent(side.axis, gauge) > 0:
+        axes = symmetry.axes[tensor]
+        for dim, side in enumerate(axes):
+            if exponent(side.axis, gauge) > 0 and not any(gauge in gauges_of(x.axis) for i, x in enumerate(axes) if i != dim):
                 yield tensor, dim
 
 
@@ -73,8 +77,14 @@ def side_moment(
             if i == along:
                 continue
             w = weights[i]
-            w = np.ones(part.shape[i], kind) if w is None else (w[here] if i == 0 else w).astype(kind, copy=False)
-            part = w @ part if i == 0 and part.ndim == 2 else np.tensordot(part, w, (i, 0))
+            if w is None:
+                part = part.sum(axis=i)
+                continue
+            w = (w[here] if i == 0 else w).astype(kind, copy=False)
+            if part.ndim == 2:  # einsum: threads of a linear algebra library cost more than blocks this small
+                part = np.einsum("ij,j->i", part, w) if i else np.einsum("ij,i->j", part, w)
+            else:
+                part = np.tensordot(part, w, (i, 0))
         out[here if along == 0 else slice(None)] += part
     return out if own is None else out * own**power
 

@@ -25,7 +25,7 @@ from canon.ops.geometry import (
     with_channels,
 )
 
-_LARGE, _BLOCK = 1 << 20, 1 << 18
+_LARGE, _BLOCK = 1 << 20, 1 << 20
 """Kernels with at least so many entries are widened in blocks of so many."""
 
 

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from canon.ops.base import Array
+from canon.ops.geometry import blocks_of, written_out
+
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Powers = tuple[tuple[str, int | float], ...]
@@ -109,12 +112,14 @@ class TensorAxis:
     """One axis of a parameter tensor.
 
     role: "in" where it holds incoming parameters of the units along it, "out" for outgoing, "label" for neither;
-    power: an axis whose sign gauges invert the entries (the slope of a PReLU).
+    power: an axis whose sign gauges invert the entries (the slope of a PReLU); blocks: more than one where only the blocks
+    on the diagonal are stored, and the axis is that of the tensor written out (geometry.written_out).
     """
 
     axis: Axis
     role: str = "label"
     power: Axis | None = None
+    blocks: int = 1
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,16 @@ class Symmetry:
     spaces: Mapping[str, Space]
     gauges: Mapping[str, Gauge]
     fixed: Mapping[str, str] = field(default_factory=dict)
+
+    def whole(self, name: str, t: Array) -> Array:
+        """A tensor as its axes speak of it: written out where only the blocks on its diagonal are stored."""
+        blocks = max((side.blocks for side in self.axes[name]), default=1)
+        return written_out(t, blocks) if blocks > 1 else t
+
+    def stored(self, name: str, t: Array) -> Array:
+        """The inverse of `whole`."""
+        blocks = max((side.blocks for side in self.axes[name]), default=1)
+        return blocks_of(t, blocks) if blocks > 1 else t
 
     @property
     def log10_permutations(self) -> float:

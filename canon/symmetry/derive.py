@@ -150,13 +150,13 @@ class _Solution:
 
     def _tensor_axis(self, leg: Leg) -> TensorAxis:
         if not isinstance(leg.label, AxisTerm):
-            return TensorAxis(Fixed(leg.size), leg.role)
+            return TensorAxis(Fixed(leg.size * leg.blocks), leg.role, blocks=leg.blocks)
         terms = [(a, 1) for a in leg.up] + [(a, -1) for a in leg.down]
         axis = self._axis([(a, c) for a, c in terms if isinstance(a, AxisTerm)], leg.label)
         power = None
         if isinstance(leg.power, AxisTerm):
             power = self._axis([(leg.power, 1)], leg.power, signs_only=True)
-        return TensorAxis(axis, leg.role, power)
+        return TensorAxis(axis, leg.role, power, leg.blocks)
 
     def _axis(self, terms: list[tuple[AxisTerm, int]], label: AxisTerm, signs_only: bool = False) -> Axis:
         """The labelling of `label` with the gauges of the terms on it."""

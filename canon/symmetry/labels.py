@@ -98,16 +98,18 @@ def _link(t: Term, to: Term) -> None:
     t.target, t.kind, t.parts = to, "link", []
 
 
-def _hand_down(to: Term, t: Term) -> None:
+def _hand_down(to: Term, t: Term, span: str = "") -> None:
     """Parts of a product or concat take the name of the older variable that turned out to be made of them."""
     to = find(to)
     if to.kind == "var":
         to.writers += [w for w in t.writers if w not in to.writers]
         if t.serial < to.serial:
-            to.name, to.serial = t.name, t.serial
+            to.name, to.serial = t.name + span, t.serial
             to.writers.sort(key=lambda w: w != t.name)
+    start = 0
     for p in to.parts:
-        _hand_down(p, t)
+        _hand_down(p, t, f"[{start}:{start + p.size}]" if to.kind == "concat" else span)
+        start += p.size
 
 
 def unify(a: Term, b: Term, why: str) -> None:
