@@ -53,9 +53,9 @@ class Action:
         values = {g: np.asarray(v, np.float64) for g, v in self.gauges.items()}
         for name, g in self.symmetry.gauges.items():
             if g.kind == "slope" and g.sign in values and g.slope is not None:
-                size = np.abs(np.asarray(tensors[g.slope], np.float64)).reshape(-1)
+                slope = np.asarray(tensors[g.slope], np.float64).reshape(-1)
                 flipped = values[g.sign] < 0
-                values[name] = np.where(flipped, 1.0 / np.where(flipped, size, 1.0), 1.0)
+                values[name] = np.where(flipped, 1.0 / np.where(flipped, slope, 1.0), 1.0)
         return values
 
     @property

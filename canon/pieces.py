@@ -55,6 +55,12 @@ class Piece:
         return [i for i, a in enumerate(self.axes) if a.space == space and role in ("", a.role)]
 
 
+def is_matched(symmetry: Symmetry, gauge: str) -> bool:
+    """Whether a gauge is a sign that a matching may choose unit by unit: a flip through a slope is fixed by the slope."""
+    g = symmetry.gauges[gauge]
+    return g.kind == "sign" and g.flip != "slope" and not g.on_entries
+
+
 def cut(symmetry: Symmetry, tensors: Sequence[str] | None = None) -> list[Piece]:
     """All pieces of all tensors (or of those named), in the tensors' order."""
     out: list[Piece] = []
@@ -78,7 +84,7 @@ def _cut(
     if isinstance(axis, Fixed):
         yield from _cut(axes, at + 1, steps, (*done, PieceAxis("", axis.size, side.role)), symmetry)
     elif isinstance(axis, Use):
-        signs = frozenset(g for g, e in axis.gauges if symmetry.gauges[g].kind == "sign")
+        signs = frozenset(g for g, _ in axis.gauges if is_matched(symmetry, g))
         yield from _cut(axes, at + 1, steps, (*done, PieceAxis(axis.space, axis.size, side.role, signs)), symmetry)
     elif isinstance(axis, Concat):
         start = 0

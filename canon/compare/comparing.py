@@ -86,7 +86,7 @@ class Pair:
         """Signs that sit on the entries of a product rather than on units: read off once the labels are known."""
         out: dict[str, Array] = {}
         for g in self.symmetry.gauges.values():
-            if g.kind != "sign" or not g.on_entries:
+            if g.kind != "sign" or not g.on_entries or g.flip == "slope":
                 continue
             total = np.zeros(g.size)
             move = Action(self.symmetry, dict(state.perms), dict(state.signs))

@@ -101,14 +101,14 @@ class Folded:
             if value not in self.symmetry.values:
                 continue
             for mine, theirs in zip(sides, self.symmetry.values[value], strict=True):
+                if _sloped(mine.axis, self.source_symmetry):
+                    continue  # what comes out of a slope is not the gauge alone; what goes in is
                 total = factor(theirs.axis, action.gauges)
                 for name, at in _alone(mine.axis):
                     kind = self.source_symmetry.gauges[name].kind
                     if name in gauges or kind == "slope":
                         continue
                     f = np.ones(len(at)) if total is None else total[at]
-                    if kind == "positive" and _sloped(mine.axis, self.source_symmetry):
-                        continue
                     gauges[name] = np.abs(f) if kind == "positive" else np.sign(f)
         return Action(self.source_symmetry, perms, {g: v for g, v in gauges.items() if (v != 1).any()})
 

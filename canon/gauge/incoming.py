@@ -42,7 +42,8 @@ def incoming(network: Network, tensors: Mapping[str, Array], symmetry: Symmetry,
         elif g.sign is not None and g.slope is not None:
             size = np.abs(np.asarray(tensors[g.slope], np.float64)).reshape(-1)
             values[g.sign] = np.where(size > 1, -1.0, 1.0)
-            values[g.name] = np.where(size > 1, 1.0 / np.where(size > 1, size, 1.0), 1.0)
+            slope = np.asarray(tensors[g.slope], np.float64).reshape(-1)
+            values[g.name] = np.where(size > 1, 1.0 / np.where(size > 1, slope, 1.0), 1.0)
     for g in symmetry.gauges.values():
         if g.kind == "slope" and g.sign is not None and g.slope is not None:
             open_[g.sign] &= np.abs(np.asarray(tensors[g.slope], np.float64)).reshape(-1) == 1

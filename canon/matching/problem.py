@@ -13,7 +13,7 @@ from itertools import permutations, product
 import numpy as np
 
 from canon.ops.base import Array
-from canon.pieces import Piece, cut
+from canon.pieces import Piece, cut, is_matched
 from canon.symmetry import Floats, Indices, Symmetry
 
 _INNER_ALL = 5
@@ -73,7 +73,7 @@ class Problem:
             else:
                 state.perms[s.name] = np.tile(np.arange(s.size), (self.symmetry.spaces[s.over].size, 1))
         for g in self.symmetry.gauges.values():
-            if g.kind == "sign" and not g.on_entries:
+            if is_matched(self.symmetry, g.name):
                 state.signs[g.name] = np.ones(g.size)
         return state
 
