@@ -15,10 +15,10 @@ from canon.compare.comparing import FLOAT32, Pair, checked, make_pair, rounding
 from canon.compare.evidence import STORED_ORDER, StandingOut, StoredOrder, standing_out, stored_order
 from canon.compare.figures import Figures, Live
 from canon.compare.measure import Sums, Worst, measure
-from canon.compare.plain import plain_diff, same_network
+from canon.compare.plain import plain_diff, same_network, same_tensors
 from canon.compare.result import Comparison, File
 from canon.compare.units import unit_figures
-from canon.compare.verdict import Facts, verdict
+from canon.compare.verdict import VERDICTS, Facts, verdict
 from canon.errors import CanonError
 from canon.matching import State, search
 from canon.network import Network
@@ -43,9 +43,25 @@ class Options:
 def compare(a: Run, b: Run, options: Options = Options(), tell: Tell = lambda _: None) -> Comparison:
     """Compare two runs modulo the symmetry that their graph has.
 
+    A file that can be read in several ways is compared in each; the strongest verdict counts, and a note says which.
     tell: called with a few words before each step that may take long.
-    Raises MismatchError (different architectures; the first three differences), NotFinite, and what forward raises never.
+    Raises MismatchError (different architectures: the first three differences) and NotFinite.
     """
+    ways = [(a, b, "")]
+    for i, run in enumerate((a, b)):
+        for other in run.alternatives:
+            pair = (run.with_network(other), b) if i == 0 else (a, run.with_network(other))
+            ways.append((*pair, f"{'ab'[i]} in its other reading (see its note)"))
+    found: list[Comparison] = []
+    for left, right, said in ways:
+        result = _compare(left, right, options, tell)
+        found.append(replace(result, notes=(*result.notes, f"the verdict reads {said}")) if said else result)
+        if result.same:
+            break
+    return min(found, key=lambda c: (VERDICTS.index(c.verdict), c.distance["matched"] or 0.0))
+
+
+def _compare(a: Run, b: Run, options: Options, tell: Tell) -> Comparison:
     a, b = _lent(a, b)
     for run in (a, b):
         try:
@@ -78,7 +94,8 @@ def compare(a: Run, b: Run, options: Options = Options(), tell: Tell = lambda _:
     try:
         pair, _, _ = make_pair(na, nb, tell)
     except CanonError as error:
-        raise type(error)(error.where or f"{a.path} and {b.path}", error.what, error.hint) from None
+        what = error.what + ("; yet all their tensors are the same" if same_tensors(na, nb) else "")
+        raise type(error)(error.where or f"{a.path} and {b.path}", what, error.hint) from None
     work = _Work(pair, na, nb, a, b, options, tell, partial=bool(shared))
     return replace(work.result(files, tensors, notes), partial=shared)
 

@@ -9,6 +9,8 @@ from canon.compare.check import Agreement
 from canon.compare.evidence import ENOUGH, FEWEST, STORED_ORDER, StandingOut, StoredOrder
 from canon.compare.measure import Worst
 
+VERDICTS = ("identical", "equivalent", "same-to-precision", "same-function", "related", "independent", "undecided")
+"""From the strongest to the weakest."""
 TYPES = {2.0**-11: "float16", 2.0**-8: "bfloat16", 2.0**-24: "float32", 2.0**-53: "float64"}
 
 
