@@ -26,11 +26,14 @@ _LARGE, MANY = 1 << 16, 1 << 24
 
 @dataclass(frozen=True)
 class Agreement:
-    """deviation: the largest, in units of its bound (None: not checked, and why); probes: how many samples counted."""
+    """deviation: the largest, in units of its bound (None: not checked, and why); probes: how many samples counted;
+    bound: the largest bound, relative to the spread of the outputs: how much the agreement is worth.
+    """
 
     deviation: float | None
     why: str
     probes: int
+    bound: float = 1.0
 
 
 def bare(network: Network) -> tuple[Network, tuple[bool, ...]]:
@@ -97,22 +100,23 @@ def agree(a: Outputs, b: Outputs, unit: float, sets: list[dict[str, Array]]) -> 
     if a.why or b.why:
         return Agreement(None, a.why or b.why, 0)
     worst: float | None = None
-    counted, why, start = 0, "", 0
+    counted, why, start, loosest = 0, "", 0, 0.0
     for inputs in sets:
         samples = len(next(iter(inputs.values())))
         here = slice(start, start + samples)
         start += samples
-        deviation, wrong = _deviation(a, b, here, 16 * unit * max(a.depth, b.depth))
+        deviation, bound, wrong = _deviation(a, b, here, 16 * unit * max(a.depth, b.depth))
         if wrong:
             why = wrong
             continue
         counted += samples
+        loosest = max(loosest, bound)
         worst = deviation if worst is None else max(worst, deviation)
-    return Agreement(worst, "" if worst is not None else why, counted)
+    return Agreement(worst, "" if worst is not None else why, counted, loosest)
 
 
-def _deviation(a: Outputs, b: Outputs, here: slice, rate: float) -> tuple[float, str]:
-    deviation = 0.0
+def _deviation(a: Outputs, b: Outputs, here: slice, rate: float) -> tuple[float, float, str]:
+    deviation = share = 0.0
     for x, y, ma, mb, shifts in zip(a.values, b.values, a.sizes, b.sizes, a.free, strict=True):
         p, q, m = x[here], y[here], np.maximum(ma[here], mb[here])
         if shifts:
@@ -120,10 +124,11 @@ def _deviation(a: Outputs, b: Outputs, here: slice, rate: float) -> tuple[float,
         bound = rate * m
         spread = float(np.ptp(p, axis=0).max(initial=0.0))
         if not np.isfinite(p).all() or not np.isfinite(bound).all():
-            return 0.0, "not checked: outputs overflow"
+            return 0.0, 1.0, "not checked: outputs overflow"
         if spread <= 0:
-            return 0.0, "not checked: the outputs do not vary over the probes"
+            return 0.0, 1.0, "not checked: the outputs do not vary over the probes"
         if float(bound.max()) > spread:
-            return 0.0, "not checked: the rounding bound is larger than the outputs' spread over the probes"
+            return 0.0, 1.0, "not checked: the rounding bound is larger than the outputs' spread over the probes"
+        share = max(share, float(bound.max()) / spread)
         deviation = max(deviation, float((np.abs(p - q) / np.maximum(bound, np.finfo(float).tiny)).max()))
-    return deviation, ""
+    return deviation, share, ""

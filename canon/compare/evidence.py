@@ -7,21 +7,23 @@ far beyond chance, but their matches have close rivals, and descent leaves none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from canon.matching import Problem, State, anchored, runners_up, search
+from canon.matching import Problem, State, anchored, search
 from canon.matching.problem import Similarity
 from canon.ops.base import Array
-from canon.symmetry import Floats, Indices, Symmetry
+from canon.symmetry import Floats, Indices, Symmetry, places
 
 Bools = NDArray[np.bool_]
 
 STORED_ORDER = 5.0
 """Z from which stored order speaks for common descent."""
+STILL = 0.1
+"""Share of units that the search has to move for stored order to count by itself."""
 NULLS = 4
 FEWEST = 12
 """Units under which nothing is ever called related."""
@@ -33,9 +35,10 @@ NARROW = 8
 
 @dataclass(frozen=True)
 class StoredOrder:
-    """z: pooled over spaces; by_space: each space's own."""
+    """z: pooled over spaces; near: the same against neighbouring numbers alone; by_space: each space's own z."""
 
     z: float
+    near: float
     by_space: Mapping[str, float]
 
 
@@ -58,27 +61,55 @@ def stored_order(problem: Problem, live: Mapping[str, Bools]) -> StoredOrder:
 
     Per space, S = cosines of column-centred unit vectors (everything around the unit, stored labelling), D = S doubly
     centred, z = trace(D) / sqrt(sum(D^2) / (n - 1)): the trace under a uniform relabelling has mean 0 and that variance.
+    live: per space, the units that count on both sides.
     """
     state = problem.identity()
     by_space: dict[str, float] = {}
+    near: list[float] = []
     for space in problem.free:
         keep = live[space]
         if keep.sum() < 3:
             continue
-        s = _cosines(problem, space, state, keep, centred=True)
+        s = _cosines(problem, space, state, keep, keep, centred=True)
         d = s - s.mean(axis=0) - s.mean(axis=1, keepdims=True) + s.mean()
         spread = np.sqrt(np.sum(d * d) / (len(d) - 1))
         if spread > 1e-12 * len(d):
             by_space[space] = float(np.trace(d) / spread)
-    z = sum(by_space.values()) / np.sqrt(2 * len(by_space)) if by_space else 0.0
-    return StoredOrder(float(z), by_space)
+            near.append(_beside(d))
+    pooled = np.sqrt(2 * max(len(near), 1))
+    return StoredOrder(float(sum(by_space.values()) / pooled), float(sum(near) / pooled), by_space)
+
+
+def _beside(d: Floats) -> float:
+    """z of how far the diagonal stands above the two units on either side of it, under a uniform relabelling.
+
+    Units sorted by anything resemble their neighbours in the other network as much as their own number.
+    """
+    i = np.arange(len(d))
+    gap = np.abs(i[:, None] - i)
+    beside = ((gap > 0) & (gap <= 2)).astype(float)
+    m = (np.eye(len(d)) - beside / beside.sum(axis=1, keepdims=True)).T @ d
+    m = m - m.mean(axis=0) - m.mean(axis=1, keepdims=True) + m.mean()
+    spread = np.sqrt(np.sum(m * m) / (len(d) - 1))
+    return float(np.trace(m) / spread) if spread > 0 else 0.0
+
+
+def decides(order: StoredOrder, found: State, spaces: Sequence[str]) -> bool:
+    """Whether stored order alone speaks for common descent.
+
+    Not where the search leaves nearly every unit in its place: that is what the other network looks like after somebody
+    aligned it, whatever its descent; then partners have to stand out as well.
+    """
+    places = [found.perms[s] != np.arange(len(found.perms[s])) for s in spaces]
+    moved = float(np.concatenate(places).mean()) if places else 0.0
+    return min(order.z, order.near) >= STORED_ORDER and moved > STILL
 
 
 def standing_out(
     symmetry: Symmetry,
     a: Mapping[str, Array],
     b: Mapping[str, Array],
-    live: Mapping[str, Bools],
+    live: tuple[Mapping[str, Bools], Mapping[str, Bools]],
     found: State,
     rng: np.random.Generator,
     tell: Callable[[str], None] = lambda _: None,
@@ -88,7 +119,7 @@ def standing_out(
     nulls: dict[str, list[float]] = {view: [] for view in real}
     for i in range(NULLS):
         tell(f"evidence: shuffled copy {i + 1} of {NULLS}")
-        shuffled = Problem(symmetry, a, shuffle(symmetry, b, rng))
+        shuffled = Problem(symmetry, a, shuffle(symmetry, b, rng, live[1]))
         for view, units in _views(shuffled, search(shuffled).state, live).items():
             nulls.setdefault(view, []).append(float(units.mean()) if len(units) else 0.0)
     best: StandingOut | None = None
@@ -109,22 +140,28 @@ def threshold(units: int) -> float:
     return max(0.15, 0.10 + 1.2 / float(np.sqrt(units)))
 
 
-def shuffle(symmetry: Symmetry, tensors: Mapping[str, Array], rng: np.random.Generator) -> dict[str, Array]:
-    """Each tensor with the entries of every column permuted among the units it writes: all structure between columns gone."""
+def shuffle(
+    symmetry: Symmetry, tensors: Mapping[str, Array], rng: np.random.Generator, live: Mapping[str, Bools]
+) -> dict[str, Array]:
+    """Each tensor with the entries of every column permuted among the live units it writes: columns no longer fit."""
     out: dict[str, Array] = {}
     for name in tensors:
         t = np.asarray(tensors[name])
         along = [i for i, side in enumerate(symmetry.axes[name]) if side.role == "in"]
         if t.ndim and along:
-            flat = np.moveaxis(t, along[0], 0)
-            shape = flat.shape
-            flat = rng.permuted(flat.reshape(len(flat), -1), axis=0)
-            t = np.moveaxis(flat.reshape(shape), 0, along[0])
+            flat = np.moveaxis(t, along[0], 0).copy()
+            counted = np.ones(len(flat), bool)
+            for use, at in places(symmetry.axes[name][along[0]].axis):
+                if use.space in live and live[use.space].size == use.size:
+                    counted[at[:, ~live[use.space]]] = False
+            rows = flat[counted]
+            flat[counted] = rng.permuted(rows.reshape(len(rows), -1), axis=0).reshape(rows.shape)
+            t = np.moveaxis(flat, 0, along[0])
         out[name] = t
     return out
 
 
-def _views(problem: Problem, joint: State, live: Mapping[str, Bools]) -> dict[str, Bools]:
+def _views(problem: Problem, joint: State, live: tuple[Mapping[str, Bools], Mapping[str, Bools]]) -> dict[str, Bools]:
     """For each view, whether each of its pooled units stands out."""
     out: dict[str, list[Bools]] = {"joint": [], "from the inputs": [], "from the outputs": []}
     states = {
@@ -136,38 +173,34 @@ def _views(problem: Problem, joint: State, live: Mapping[str, Bools]) -> dict[st
         for space in problem.free:
             use = [(p, i) for p, i in problem.of[space] if role in ("", p.axes[i].role)]
             width = sum(int(np.prod([x.size for k, x in enumerate(p.axes) if k != i])) for p, i in use)
-            keep = live[space]
-            if width < NARROW or keep.sum() < 3:
+            rows, columns = live[0][space], live[1][space]
+            if width < NARROW or min(rows.sum(), columns.sum()) < 3:
                 continue
-            s = _cosines(problem, space, state, keep, centred=False, role=role)
-            out[view].append(_stands_out(s, _restricted(state.perms[space], keep)))
+            s = _cosines(problem, space, state, rows, columns, centred=False, role=role)
+            partner = state.perms[space][rows]
+            number = np.cumsum(columns) - 1
+            out[view].append(_stands_out(s, np.where(columns[partner], number[partner], -1)))
     return {view: np.concatenate(units) if units else np.zeros(0, bool) for view, units in out.items()}
 
 
 def _stands_out(s: Floats, partner: Indices) -> Bools:
-    n = len(s)
-    at = s[np.arange(n), partner]
-    _, _, rival = runners_up(s, partner)
-    rest = (s.sum(axis=1) - at - rival) / max(n - 2, 1)
-    prominent = (at - rival) > 0.3 * (rival - rest)
+    """For each row with a partner (-1: none) among the columns, whether that stands clear of every rival."""
+    rows = np.flatnonzero(partner >= 0)
+    columns = partner[rows]
+    at = s[rows, columns]
+    along, across = s[rows].copy(), s[:, columns].copy()
+    along[np.arange(len(rows)), columns] = across[rows, np.arange(len(rows))] = -np.inf
+    rival = np.maximum(along.max(axis=1), across.max(axis=0))
+    rest = (s[rows].sum(axis=1) - at - rival) / max(s.shape[1] - 2, 1)
+    prominent = (at > rival) & (at - rival > 0.3 * (rival - rest))
     clear = np.sqrt(np.maximum(1 - at, 0.0)) < 0.8 * np.sqrt(np.maximum(1 - rival, 1e-300))
-    return np.asarray((prominent & (at > rival)) | clear)
+    return np.asarray(prominent | clear)
 
 
-def _restricted(partner: Indices, keep: Bools) -> Indices:
-    """A matching among the units kept: partners that fall out are replaced by what is left over."""
-    index = np.cumsum(keep) - 1
-    out = np.where(keep[partner[keep]], index[partner[keep]], -1)
-    free = np.setdiff1d(np.arange(int(keep.sum())), out)
-    out[out < 0] = free
-    return out
-
-
-def _cosines(problem: Problem, space: str, state: State, keep: Bools, centred: bool, role: str = "") -> Floats:
-    """Cosines between the kept units of A and of B, over all that is around them, |cosine| where signs act; (m, m)."""
+def _cosines(problem: Problem, space: str, state: State, rows: Bools, columns: Bools, centred: bool, role: str = "") -> Floats:
+    """Cosines between units of A (rows) and of B (columns), over all that is around them, |cosine| where signs act."""
     n = problem.symmetry.spaces[space].size
     plain: dict[frozenset[str], Floats] = {}
-    inner: Floats | None = None
     aa, bb = np.zeros(n), np.zeros(n)
     for piece, i in problem.of[space]:
         if role not in ("", piece.axes[i].role):
@@ -176,12 +209,12 @@ def _cosines(problem: Problem, space: str, state: State, keep: Bools, centred: b
         moved = problem.moved(block, state, held=i)
         x, y = (np.moveaxis(t, i, 0).reshape(n, -1) for t in (block.a, moved))
         if centred:
-            x, y = x - x[keep].mean(axis=0), y - y[keep].mean(axis=0)
+            x, y = x - x[rows].mean(axis=0), y - y[columns].mean(axis=0)
         aa += np.einsum("ij,ij->i", x, x)
         bb += np.einsum("ij,ij->i", y, y)
         key = piece.axes[i].signs
         s = x @ y.T
         plain[key] = plain[key] + s if key in plain else s
-    total = Similarity(n, plain, inner).total() if plain else np.zeros((n, n))
+    total = Similarity(n, plain, None).total() if plain else np.zeros((n, n))
     scale = np.sqrt(np.maximum(aa, 1e-300))[:, None] * np.sqrt(np.maximum(bb, 1e-300))[None, :]
-    return np.asarray((total / scale)[np.ix_(keep, keep)])
+    return np.asarray((total / scale)[np.ix_(rows, columns)])

@@ -12,7 +12,7 @@ from canon.borrow import borrow
 from canon.compare.bounds import sampled
 from canon.compare.check import Agreement
 from canon.compare.comparing import FLOAT32, Pair, checked, make_pair, rounding
-from canon.compare.evidence import STORED_ORDER, StandingOut, StoredOrder, standing_out, stored_order
+from canon.compare.evidence import StandingOut, StoredOrder, decides, standing_out, stored_order
 from canon.compare.figures import Figures, Live
 from canon.compare.measure import Sums, Worst, measure
 from canon.compare.plain import plain_diff, same_network, same_tensors
@@ -178,10 +178,10 @@ class _Work:
         """Stored order; and whether partners stand out, where that did not decide."""
         both = {s: live[0][s] & live[1][s] for s in live[0]}
         order = stored_order(self.pair.balanced, both)
-        if order.z >= STORED_ORDER:
+        if decides(order, state, self.pair.balanced.free):
             return order, None
         a, b = (dict(t) for t in self.pair.balanced.tensors)
-        return order, standing_out(self.pair.symmetry, a, b, both, state, self.rng, self.tell)
+        return order, standing_out(self.pair.symmetry, a, b, live, state, self.rng, self.tell)
 
     def _prove(self) -> tuple[State, dict[str, Sums], Worst]:
         best: tuple[State, dict[str, Sums], Worst] | None = None
@@ -242,7 +242,7 @@ class _Work:
 
 def _evidence(order: StoredOrder | None, standing: StandingOut | None) -> dict[str, Any]:
     return {
-        "stored_order": None if order is None else {"z": order.z, "by_space": dict(order.by_space)},
+        "stored_order": None if order is None else {"z": order.z, "near": order.near, "by_space": dict(order.by_space)},
         "standing_out": None if standing is None else vars(standing),
     }
 

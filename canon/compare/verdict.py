@@ -11,6 +11,8 @@ from canon.compare.measure import Worst
 
 VERDICTS = ("identical", "equivalent", "same-to-precision", "same-function", "related", "independent", "undecided")
 """From the strongest to the weakest."""
+TIGHT = 1e-3
+"""Outputs that agree within a bound larger than this share of their spread are not called the same function."""
 TYPES = {2.0**-11: "float16", 2.0**-8: "bfloat16", 2.0**-24: "float32", 2.0**-53: "float64"}
 
 
@@ -47,10 +49,12 @@ def verdict(facts: Facts) -> tuple[str, str]:
                 "same-to-precision",
                 f"the same up to the rounding of {kind}, every entry within {facts.coarse:.2g} of that bound",
             )
-    if facts.outputs is not None and not facts.partial and facts.outputs.deviation is not None and facts.outputs.deviation <= 1:
+    outputs = facts.outputs
+    agreed = outputs is not None and outputs.deviation is not None and outputs.deviation <= 1 and outputs.bound <= TIGHT
+    if outputs is not None and agreed and not facts.partial:
         return (
             "same-function",
-            f"outputs agree on {facts.outputs.probes} probes to {facts.outputs.deviation:.2g} of the rounding bound, "
+            f"outputs agree on {outputs.probes} probes to {outputs.deviation:.2g} of the rounding bound, "
             "but no relabelling and rescaling was found",
         )
     return _descent(facts)
@@ -58,7 +62,7 @@ def verdict(facts: Facts) -> tuple[str, str]:
 
 def _descent(facts: Facts) -> tuple[str, str]:
     order, standing = facts.order, facts.standing
-    if order is not None and order.z >= STORED_ORDER:
+    if order is not None and standing is None and min(order.z, order.near) >= STORED_ORDER:
         return "related", f"units stand in the same places (z = {order.z:.1f}, {STORED_ORDER:.0f} is asked)"
     if standing is None:
         return "undecided", "; ".join(facts.hindrances) or "nothing to weigh evidence on"

@@ -26,8 +26,8 @@ def balanced(
     tensors: Mapping[str, Array],
     symmetry: Symmetry,
     start: Gauged | None = None,
-    tolerance: float = 1e-9,
-    steps: int = 500,
+    tolerance: float = 1e-8,
+    steps: int = 200,
 ) -> Gauged:
     """Scales of least total square, signs of the `incoming` gauge. tolerance: relative, on the gradient."""
     start = incoming(network, tensors, symmetry) if start is None else start
@@ -38,7 +38,7 @@ def balanced(
 
     found = minimize(
         problem.value, np.zeros(problem.size), jac=True, method="L-BFGS-B", bounds=[(-_REACH, _REACH)] * problem.size,
-        options={"maxiter": steps, "maxfun": 2 * steps, "ftol": 1e-15, "gtol": tolerance, "maxcor": 20},
+        options={"maxiter": steps, "maxfun": 2 * steps, "ftol": 1e-13, "gtol": tolerance, "maxcor": 20},
     )  # fmt: skip
     gauges = dict(start.gauges)
     for g, at in problem.at.items():

@@ -71,7 +71,7 @@ def incoming(network: Network, tensors: Mapping[str, Array], symmetry: Symmetry,
             squares = incoming_moment(op, tensors, symmetry, name, trial, 2)
             found = open_[name] & (squares > 0)
             values[name] = np.where(found & (cubes < 0), -1.0, values[name])
-            margin = np.abs(cubes) / np.maximum(squares, np.finfo(float).tiny) ** 1.5
+            margin = np.abs(cubes) / np.maximum(squares, 1e-200) ** 1.5
             margins[name] = np.where(found, margin, margins.get(name, np.ones(len(margin))))
             open_[name] &= ~found
     kept = {g: v for g, v in values.items() if symmetry.gauges[g].kind != "slope"}
