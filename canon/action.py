@@ -6,7 +6,7 @@ along it. Ops are asked for one thing only: to absorb the constant that a flip a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,14 +217,16 @@ def random_action(
     rng: np.random.Generator,
     sigma: float = 1.0,
     powers_of_two: bool = False,
-    mix: bool = True,
+    turned: Collection[str] = (),
 ) -> Action:
-    """A random element: uniform relabellings and signs, scales exp(N(0, sigma^2)), matrices near rotations where mixed.
+    """A random element: uniform relabellings and signs, scales exp(N(0, sigma^2)).
+
+    turned: linear spaces that are moved by a matrix (near a rotation) instead.
 
     powers_of_two: scales are rounded to powers of two, nothing is mixed or flipped about another point than zero, so that
     every entry moves without rounding. Units whose slope is zero are not flipped.
     """
-    mixed = {s.name for s in symmetry.spaces.values() if s.linear} if mix and not powers_of_two else set()
+    mixed = {s.name for s in symmetry.spaces.values() if s.linear and s.name in turned and not powers_of_two}
     perms: dict[str, Indices] = {}
     for s in symmetry.spaces.values():
         if s.name in mixed:

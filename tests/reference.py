@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -254,7 +254,7 @@ def mlp_like(network: Network) -> list[tuple[Op, str, Op]]:
     """(layer, activation, next layer) for every hidden layer of a chain of dense layers."""
     layers = [op for op in network.ops if op.kind == "dense"]
     acts = {op.inputs[0]: op for op in network.ops if op.kind != "dense"}
-    return [(a, acts[a.output].kind if a.output in acts else "linear", b) for a, b in zip(layers, layers[1:], strict=False)]
+    return [(a, acts[a.output].kind if a.output in acts else "linear", b) for a, b in pairwise(layers)]
 
 
 def disguise_mlp(d: Disguise) -> None:

@@ -43,12 +43,12 @@ FLAT = ("dense", "reshape", "opaque")
 
 FEATURES = (
     *ELEMENTWISE, *SPATIAL, *ANYWHERE, *FLAT,
-    "conv 1d", "conv 2d", "same", "strides", "dilation", "channels first", "channels last", "softmax", "flatten", "global_max_pool",
-    "global_avg_pool", "batch_norm without gamma", "batch_norm without beta", "float32", "float64",
+    "conv 1d", "conv 2d", "same", "strides", "dilation", "channels first", "channels last", "softmax", "flatten",
+    "global_max_pool", "global_avg_pool", "batch_norm without gamma", "batch_norm without beta", "float32", "float64",
 )  # fmt: skip
 """What every profile has to draw at least twenty times."""
 
-_Activate = Callable[["Draft", str], str]
+_Block = Callable[[str, str], str]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ class Drawn:
     def __repr__(self) -> str:
         ops = "; ".join(f"{o.name}({', '.join(o.inputs)}){dict(o.attrs) or ''}" for o in self.network.ops)
         shapes = {n: t.shape for n, t in self.network.tensors.items()}
-        return f"Drawn({ops}; in {dict(self.network.inputs)}; out {self.network.outputs}; {shapes}; seed {self.seed}, {self.network.dtype})"
+        ends = f"in {dict(self.network.inputs)}; out {self.network.outputs}"
+        return f"Drawn({ops}; {ends}; {shapes}; seed {self.seed}, {self.network.dtype})"
 
     def _repr_pretty_(self, p: Any, _: bool) -> None:  # what hypothesis prints for a failing example
         p.text(repr(self))
@@ -238,18 +239,33 @@ class Draft:
 
     def block(self, v: str, what: str, act: str) -> str:
         """One block behind a value; what does not go there is left out."""
-        if what in ELEMENTWISE:
-            return self.activation(self.affine(v) if self.rng.random() < 0.8 else v, what)
+        if what == "elementwise":
+            return self.activation(self.affine(v) if self.rng.random() < 0.8 else v, act)
         if what in SPATIAL and not self.is_spatial(v):
             return self.activation(self.dense(v, int(self.rng.integers(3, 6))), act)
-        return {
-            "conv": self._conv, "dense": self._dense, "depthwise 1": lambda v, a: self._depthwise(v, a, 1),
-            "depthwise 2": lambda v, a: self._depthwise(v, a, 2), "separable": self._separable, "max_pool": self._pool("max_pool"),
-            "avg_pool": self._pool("avg_pool"), "zero_padding": self._pad, "batch_norm": self._norm, "dropout": self._dropout,
-            "add": self._add, "multiply": self._multiply, "concat": self._concat, "shared": self._shared, "linear space": self._linear,
-            "softmax gate": self._gate, "second output": self._output, "second input": self._input, "reshape": self._reshape,
+        blocks: dict[str, _Block] = {
+            "conv": self._conv,
+            "dense": self._dense,
+            "depthwise 1": lambda v, a: self._depthwise(v, a, 1),
+            "depthwise 2": lambda v, a: self._depthwise(v, a, 2),
+            "separable": self._separable,
+            "max_pool": self._pool("max_pool"),
+            "avg_pool": self._pool("avg_pool"),
+            "zero_padding": self._pad,
+            "batch_norm": self._norm,
+            "dropout": self._dropout,
+            "add": self._add,
+            "multiply": self._multiply,
+            "concat": self._concat,
+            "shared": self._shared,
+            "linear space": self._linear,
+            "softmax gate": self._gate,
+            "second output": self._output,
+            "second input": self._input,
+            "reshape": self._reshape,
             "opaque": self._opaque,
-        }[what](v, act)  # fmt: skip
+        }
+        return blocks[what](v, act)
 
     def _conv(self, v: str, act: str) -> str:
         return self.activation(self.conv(v, int(self.rng.integers(3, 6))), act)
@@ -269,7 +285,7 @@ class Draft:
         one = [1] * len(self.sizes(v))
         return self.activation(self.op("conv", v, self.kernel(out, self.width(v), *one), channels=self.channels), act)
 
-    def _pool(self, kind: str) -> _Activate:
+    def _pool(self, kind: str) -> _Block:
         def pool(v: str, act: str) -> str:
             self.saw(kind)
             if self.rng.random() < 0.7:
@@ -383,11 +399,14 @@ class Draft:
         self.saw("reshape")
         if self.is_spatial(v):
             shape = [*self.shapes[v]]
-            return self.op("reshape", v, shape=self.pick([-1, shape[-1]], [*shape, 1][:2] + [-1]) if len(shape) > 2 else [-1])
+            return self.op("reshape", v, shape=self.pick([-1, shape[-1]], [*shape[:2], -1]) if len(shape) > 2 else [-1])
         v = self.dense(v, 6, bias=True)
         if self.rng.random() < 0.7:
             v = self.activation(v, act)
         v = self.op("reshape", v, shape=self.pick([3, 2], [2, -1]))
+        if self.rng.random() < 0.5:  # as decoders do: units become positions and channels
+            v = self.op("conv", v, self.kernel(3, self.shapes[v][-1], 2), padding="same", channels="last")
+            return self.op("flatten", self.activation(v, act))
         return self.op("flatten", self.op("dense", v, self.kernel(3, self.shapes[v][-1])))
 
     def _opaque(self, v: str, act: str) -> str:
@@ -418,8 +437,8 @@ def networks(
     d = Draft(np.random.default_rng(seed), draw(st.sampled_from(["last", "first"])), draw(st.sampled_from(dtypes)))
     left_out = {*without, *(("opaque",) if runnable else ())}
     acts = st.sampled_from([a for a in ELEMENTWISE if a not in left_out])
-    spatial = st.sampled_from([b for b in (*SPATIAL, *SPATIAL, *ANYWHERE, *ELEMENTWISE, "reshape") if b not in left_out])
-    flat = st.sampled_from([b for b in (*ANYWHERE, *ELEMENTWISE, *FLAT, *FLAT) if b not in left_out])
+    spatial = st.sampled_from([b for b in (*SPATIAL, *ANYWHERE, "elementwise", "reshape") if b not in left_out])
+    flat = st.sampled_from([b for b in (*ANYWHERE, *FLAT, "elementwise") if b not in left_out])
     sizes = [int(d.rng.integers(4, 7)) for _ in range({"flat": 0, "sequence": 1, "image": 2}[domain])]
     c = int(d.rng.integers(2, 5))
     v = d.input(*((c, *sizes) if d.channels == "first" else (*sizes, c)))

@@ -1,4 +1,4 @@
-"""A hundred planted copies, moved by hand (tests/reference.py): every one is `equivalent`, every live unit finds its partner."""
+"""A hundred planted copies, moved by hand (tests/reference.py): each is `equivalent`, each live unit finds its partner."""
 
 import numpy as np
 import pytest

@@ -22,7 +22,8 @@ from canon.run import Run
 from canon.symmetry import derive
 from canon.transform import canonicalize
 
-LARGE = settings(max_examples=400)
+LARGE = settings(max_examples=600)
+WIDE = settings(max_examples=200)
 MIDDLE = settings(max_examples=100)
 SMALL = settings(max_examples=50)
 
@@ -108,7 +109,7 @@ def test_a_moved_network_computes_the_same_and_is_equivalent() -> None:
     assert not rare, f"drawn too rarely: {rare}"
 
 
-@LARGE
+@WIDE
 @given(networks(runnable=True))
 def test_forward_agrees_with_the_slow_one(drawn: Drawn) -> None:
     x = inputs(drawn, np.random.default_rng(drawn.seed))
@@ -117,7 +118,7 @@ def test_forward_agrees_with_the_slow_one(drawn: Drawn) -> None:
         np.testing.assert_array_less(np.abs(fast[v] - slow[v]), 1e-13 * size[v] + 1e-300)
 
 
-@LARGE
+@WIDE
 @given(networks(runnable=True))
 def test_folding_computes_the_same(drawn: Drawn) -> None:
     x = inputs(drawn, np.random.default_rng(drawn.seed))
@@ -155,7 +156,7 @@ def test_the_inverse_restores_and_composition_composes(drawn: Drawn) -> None:
 @given(networks())
 def test_random_actions_of_canon_itself_are_in_the_group(drawn: Drawn) -> None:
     rng = np.random.default_rng(drawn.seed)
-    g = random_action(derive(drawn.network), drawn.network, rng, sigma=3.0, mix=False)
+    g = random_action(derive(drawn.network), drawn.network, rng, sigma=3.0)
     moved = g(drawn.network)
     if drawn.runnable:
         assert_same_outputs(drawn.network, moved, inputs(drawn, rng), 1e-11)

@@ -140,7 +140,17 @@ class _Work:
         self.tell("checking outputs")
         checks = checked(pair, self.na, self.nb, self.unit, self._probes(), options.seed)
         coarse = worst.deviation * FLOAT32 / self.unit if self.unit > FLOAT32 else None
-        facts = Facts(worst, coarse, self.unit, checks["outputs"], None, None, self._hindrances(), self.partial)
+        facts = Facts(
+            worst,
+            coarse,
+            self.unit,
+            checks["outputs"],
+            None,
+            None,
+            self._hindrances(),
+            (checks["moved_a"], checks["moved_b"]),
+            self.partial,
+        )
         word, reason = verdict(facts)
         same = word == "equivalent"
         live = pair.live(balanced=not same)

@@ -31,12 +31,15 @@ class Facts:
     order: StoredOrder | None
     standing: StandingOut | None
     hindrances: Sequence[str] = ()
+    moved: Sequence[Agreement] = ()
     partial: bool = False
 
 
 def verdict(facts: Facts) -> tuple[str, str]:
     """(word, reason) for two networks whose tensors are not all the same bytes."""
-    failed = facts.outputs is not None and facts.outputs.deviation is not None and facts.outputs.deviation > 1
+    failed = any(
+        check.deviation is not None and check.deviation > 1 for check in (facts.outputs, *facts.moved) if check is not None
+    )
     if facts.worst is not None and not facts.partial and not failed:
         if facts.worst.deviation <= 1:
             return (

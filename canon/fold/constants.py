@@ -14,13 +14,18 @@ from canon.fold.work import AFFINE, Step, Work
 from canon.ops import Op, kind_of
 from canon.ops.base import Array
 from canon.ops.geometry import channel_axis
+from canon.symmetry import Symmetry, derive
 
-_TRANSPARENT = ("max_pool", "avg_pool", "global_max_pool", "global_avg_pool", "flatten", "reshape")
+_TRANSPARENT = ("max_pool", "avg_pool", "global_max_pool", "global_avg_pool", "flatten")
 _CENTRED = 16 * np.finfo(np.float32).eps / 2
 
 
 def move_biases_on(work: Work) -> None:
-    """Move biases forward through what hands constants on."""
+    """Move biases forward through what hands constants on.
+
+    What stays is what makes the value count from the points about which flips act: a flip then leaves it as it is.
+    """
+    symmetry: Symmetry | None = None
     for op in list(work.ops):
         op = next((o for o in work.ops if o.name == op.name), op)
         role = "shift" if op.kind == "scale_shift" else "bias"
@@ -28,13 +33,36 @@ def move_biases_on(work: Work) -> None:
             continue
         readers = _where_constants_go(work, op.output)
         bias = work.get(op, role)
-        if not readers or bias is None or None in work.shapes[op.output] or not bias[0].any():
+        if not readers or bias is None or None in work.shapes[op.output]:
+            continue
+        symmetry = derive(work.network()) if symmetry is None else symmetry
+        stays = _stays(work, op, role, symmetry)
+        moving = bias[0] - stays[0], bias[1] + stays[1]
+        if not moving[0].any():
             continue
         for reader, path in readers:
-            arriving = [_pushed(work, op, path, b) for b in bias]
+            arriving = [_pushed(work, op, path, b) for b in moving]
             absorb_constant(work, reader, arriving[0], arriving[1])
-        work.put(op, role, np.zeros_like(bias[0]), np.zeros_like(bias[0]))
+        work.put(op, role, *stays)
         work.record.append(Step("bias", op.name, f"into {', '.join(r.name for r, _ in readers)}"))
+
+
+def _stays(work: Work, op: Op, role: str, symmetry: Symmetry) -> tuple[Array, Array]:
+    """The bias with which the output, counted from its own flip points, is a linear map of the input, counted from its."""
+    centres = [next((s.centre for s in symmetry.values[v] if s.centre is not None), None) for v in (op.inputs[0], op.output)]
+    weight = work.get(op, "scale" if op.kind == "scale_shift" else "kernel")
+    assert weight is not None
+    out = np.zeros(len(weight[0])), np.zeros(len(weight[0]))
+    if centres[1] is not None:
+        out = out[0] + centres[1], out[1] + np.abs(centres[1])
+    if centres[0] is not None:
+        key = "scale" if op.kind == "scale_shift" else "kernel"
+        gain, size = (
+            kind_of(op).absorb(op, {key: w, role: np.zeros(len(w))}, c, None)[role]
+            for w, c in zip(weight, (centres[0], np.abs(centres[0])), strict=True)
+        )
+        out = out[0] - gain, out[1] + size
+    return out
 
 
 def _where_constants_go(work: Work, value: str) -> list[tuple[Op, tuple[Op, ...]]]:

@@ -11,7 +11,7 @@ import numpy as np
 from canon.action import Action
 from canon.fold.constants import centre_logits, gather_sums, move_biases_on
 from canon.fold.linear import compose, write_out_groups
-from canon.fold.norms import drop_identities, fold_batch_norms
+from canon.fold.norms import drop_identities, drop_unread, fold_batch_norms
 from canon.fold.units import Bools, dead_units, fold_units
 from canon.fold.work import Step, Work
 from canon.network import Network
@@ -150,6 +150,7 @@ def fold(network: Network) -> Folded:
     tensors can have moved them by.
     """
     work = Work.of(network)
+    drop_unread(work)
     drop_identities(work)
     fold_batch_norms(work)
     write_out_groups(work)

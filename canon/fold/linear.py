@@ -162,5 +162,5 @@ def _product(first: Op, channels: int, a: Array, b: Array) -> Array:
     flat = b.reshape(*b.shape[:2], -1)
     if prod(a.shape[2:]) == 1:
         out = np.einsum("omk,mi->oik", flat, a.reshape(a.shape[:2]), optimize=True)
-        return np.asarray(out.reshape(len(b), a.shape[1], *b.shape[2:]))
+        return np.asarray(out.reshape(len(b), a.shape[1], *(b.shape[2:] or a.shape[2:])))
     return np.asarray((flat[:, :, 0] @ a.reshape(len(a), -1)).reshape(len(b), *a.shape[1:]))

@@ -18,6 +18,13 @@ _TRIVIAL = 16 * np.finfo(np.float64).eps
 """A gain this near one is taken as one, so that what was folded once folds to itself."""
 
 
+def drop_unread(work: Work) -> None:
+    """What no output depends on is no part of the function."""
+    for op in reversed(list(work.ops)):
+        if op.output not in work.outputs and not work.readers(op.output):
+            work.swap(op, None)
+
+
 def drop_identities(work: Work) -> None:
     """Dropout and linear activations do nothing at inference."""
     for op in [op for op in work.ops if op.kind in ("linear", "dropout")]:

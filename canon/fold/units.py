@@ -26,7 +26,8 @@ _POINTWISE = (
     "relu", "leaky_relu", "relu6", "tanh", "softsign", "sigmoid", "hard_sigmoid", "elu", "selu", "gelu", "silu", "softplus",
 )  # fmt: skip
 _CARRIES = ("max_pool", "avg_pool", "global_max_pool", "global_avg_pool", "flatten")
-_NEVER_NEGATIVE = ("relu", "relu6", "sigmoid", "hard_sigmoid", "softplus", "softmax")
+_TOPS = {"relu": np.inf, "softplus": np.inf, "sigmoid": 1.0, "hard_sigmoid": 1.0, "softmax": 1.0}
+"""The largest values of functions that are never negative."""
 
 
 def fold_units(work: Work) -> None:
@@ -135,23 +136,32 @@ class _Space:
         none = np.zeros(self.space.size, bool)
         op = self._only_writer()
         reader = self.work.only_reader(op.output) if op is not None else None
-        if op is None or reader is None or reader.kind != "relu" or not self._never_negative(op.inputs[0]):
+        if op is None or reader is None or reader.kind != "relu":
+            return none
+        top = self._top(op.inputs[0])
+        if top is None:
             return none
         kernel = self.network.tensors[op.params["kernel"]]
-        if not (kernel.reshape(len(kernel), -1)[:, 0] <= 0).any():
-            return none
-        never: Bools = np.asarray((kernel <= 0).all(axis=tuple(range(1, kernel.ndim))))
-        if "bias" in op.params:
-            never = never & (self.network.tensors[op.params["bias"]] <= 0)
-        return never
+        bias = self.network.tensors[op.params["bias"]] if "bias" in op.params else np.zeros(len(kernel))
+        if top == np.inf:
+            if not (kernel.reshape(len(kernel), -1)[:, 0] <= 0).any():
+                return none
+            return np.asarray((kernel <= 0).all(axis=tuple(range(1, kernel.ndim))) & (bias <= 0))
+        # the largest value over inputs from 0 to top: the same for every flip of a unit between 0 and top
+        most = top * np.maximum(np.asarray(kernel, np.float64), 0).reshape(len(kernel), -1).sum(axis=1) + bias
+        return np.asarray(most <= 0)
 
-    def _never_negative(self, value: str) -> bool:
+    def _top(self, value: str) -> float | None:
+        """The largest that a value which is never negative can be (inf where there is no bound); None if it can be negative."""
         op = self.network.writer.get(value)
         if op is None:
-            return False
-        if op.kind in (*_CARRIES, "concat", "zero_padding", "add", "multiply", "reshape"):
-            return all(self._never_negative(v) for v in op.inputs)
-        return op.kind in _NEVER_NEGATIVE
+            return None
+        if op.kind in (*_CARRIES, "concat", "zero_padding", "reshape"):
+            tops = {self._top(v) for v in op.inputs}
+            return tops.pop() if len(tops) == 1 else None
+        if op.kind == "relu6":
+            return float(op.attrs.get("cap", 6.0))
+        return _TOPS.get(op.kind)
 
     def _move_constants(self, units: Bools) -> bool:
         """Add what constant units hand on to the biases of their readers; False where zeros are padded in between."""

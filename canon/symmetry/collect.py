@@ -27,11 +27,20 @@ class AxisTerm(AxisRef):
 
 @dataclass(frozen=True)
 class Tree:
-    """Where gauge variables sit on an axis. kind: "leaf" (key), "none" or "one" (fixed), "concat", "product"."""
+    """Where gauge variables sit on an axis. kind: "leaf" (key), "none" or "one" (fixed), "concat", "product".
+
+    inner: of a product with a variable for all its entries, what it is the product of.
+    """
 
     kind: str
     key: Key | None = None
     parts: tuple[Tree, ...] = ()
+    inner: tuple[Tree, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """How many factors of a product around it this takes up."""
+        return max(1, len(self.inner))
 
 
 Key = tuple[int, tuple[int, ...]]
@@ -47,20 +56,26 @@ def tree(axis: AxisTerm, refined: set[Key]) -> Tree:
         t = tree(p, refined)
         parts += t.parts if t.kind == axis.joint and t.key is None else [t]
     if axis.joint == "product":
-        parts = _normal_product(parts)
+        parts = _normal_product(parts, refined)
     if not parts:
         return Tree("none")
     return parts[0] if len(parts) == 1 else Tree(axis.joint, parts=tuple(parts))
 
 
-def _normal_product(parts: list[Tree]) -> list[Tree]:
-    """Neighbouring fixed factors count as one, factors of size one not at all: as labels.parts_of has it."""
+def _normal_product(parts: list[Tree], refined: set[Key]) -> list[Tree]:
+    """Neighbouring fixed factors count as one, factors of size one not at all: as labels.parts_of has it.
+
+    A product with one variable whose own fixed factor would become one with its neighbour has to be refined.
+    """
     out: list[Tree] = []
     for t in parts:
         if t.kind == "one":
             continue
-        if not (t.kind == "none" and out and out[-1].kind == "none"):
-            out.append(t)
+        if out and "none" == (out[-1].inner or (out[-1],))[-1].kind == (t.inner or (t,))[0].kind:
+            refined.update(x.key for x in (out[-1], t) if x.inner and x.key is not None)
+            if t.kind == "none" and not out[-1].inner:
+                continue
+        out.append(t)
     return out
 
 
@@ -73,9 +88,17 @@ def _own(term: Term, gid: int | None, path: tuple[int, ...], refined: set[Key]) 
         return Tree("leaf", key)
     inner = parts_of(term)
     if term.kind == "product" and (key is None or key not in refined):
-        return Tree("product", key, () if key is not None else tuple(_own(p, None, (), refined) for p in inner))
+        factors = tuple(_own(p, None, (), refined) for p in inner)
+        return Tree("product", key, inner=factors) if key is not None else Tree("product", None, factors)
     parts = tuple(_own(p, gid, (*path, i), refined) for i, p in enumerate(inner))
     return Tree(term.kind, None, parts)
+
+
+def several(t: Tree) -> bool:
+    """Whether some entry along an axis has the product of several variables for a factor."""
+    if t.kind == "product" and sum(p.kind not in ("none", "one") for p in t.parts) > 1:
+        return True
+    return any(several(p) for p in t.parts)
 
 
 def align(trees: Sequence[Tree], refined: set[Key]) -> list[tuple[Key | None, ...]] | None:
@@ -87,6 +110,9 @@ def align(trees: Sequence[Tree], refined: set[Key]) -> list[tuple[Key | None, ..
         return [tuple(t.key for t in trees)]
     if any(whole):
         refined.update(t.key for t, w in zip(trees, whole, strict=True) if w and t.key is not None)
+        return None
+    if trees[0].kind == "product" and len({tuple(p.width for p in t.parts) for t in trees}) > 1:
+        refined.update(p.key for t in trees for p in t.parts if p.inner and p.key is not None)
         return None
     out: list[tuple[Key | None, ...]] = []
     for group in zip(*(t.parts for t in trees), strict=True):
@@ -106,8 +132,12 @@ class Collected:
     centres: list[tuple[AxisTerm, float]] = field(default_factory=list)
     sums: list[tuple[AxisTerm, tuple[AxisTerm, ...]]] = field(default_factory=list)
     slopes: list[tuple[AxisTerm, AxisTerm, str]] = field(default_factory=list)
+    factors: list[tuple[AxisTerm, ...]] = field(default_factory=list)
+    """What an axis was taken apart into."""
     ties: list[tuple[AxisTerm, AxisTerm]] = field(default_factory=list)
     """Axes that meet at one parameter, and so must flip about one point."""
+    factored: list[tuple[AxisTerm, ...]] = field(default_factory=list)
+    """Units taken apart into factors."""
     params: dict[str, list[tuple[str, tuple[Leg, ...]]]] = field(default_factory=dict)
     values: dict[str, tuple[AxisTerm, ...]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
@@ -124,6 +154,14 @@ def collect(network: Network) -> Collected:
     for name in network.outputs:
         for axis in found.values[name]:
             fix(axis.term, "the network's output")
+    for parts in found.factored:
+        # what is written together is matched together: of several free factors the last, the channels as a rule, stays free
+        for p in [p for p in parts if normal(p.term).kind != "fixed"][:-1]:
+            fix(p.term, "a factor of units that are written together")
+    for parts in found.factors:
+        # labels that move in two factors of one axis would have no canonical order: the last one keeps them
+        for p in [p for p in parts if normal(p.term).kind != "fixed"][:-1]:
+            fix(p.term, "an axis taken apart moves along one factor alone")
     for tensor, uses in found.params.items():
         (_, first), *others = uses
         for op_name, legs in others:
@@ -206,7 +244,11 @@ class _Voice:
             if n == 1:
                 fix(p.term, "an axis of size one")
         whole = AxisTerm(joined("product", [p.term for p in parts], prod(sizes)), parts=parts, joint="product")
+        if normal(_term(axis)).kind == "var":
+            self._found.factored.append(parts)
         self.same(_axis(axis), whole)
+        self._found.factors.append(parts)
+        self.centre_sum(whole, [axis])
         return parts
 
     # saying how they hang together

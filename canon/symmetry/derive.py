@@ -28,10 +28,12 @@ from canon.symmetry.axes import (
     ValueAxis,
     leaves,
 )
-from canon.symmetry.collect import AxisTerm, Collected, Key, Tree, align, collect, tree
+from canon.symmetry.collect import AxisTerm, Collected, Key, Tree, align, collect, several, tree
 from canon.symmetry.labels import Term, find, normal, parts_of
 from canon.symmetry.solve import LinearSystem
 
+Path = tuple[int | tuple[int, int], ...]
+"""Where on an axis: the number of the part at each level, or, of a product, the first factor and how many."""
 _SLOPE = -2  # first entry of the keys of slope variables, which are never eliminated in favour of real ones
 
 
@@ -76,10 +78,14 @@ class _Solution:
             + [list(pair) for pair in self.said.ties]
             + [[a, b] for a, b, _ in self.said.slopes]
         )
+        legs = [leg for uses in self.said.params.values() for _, legs in uses for leg in legs]
+        groups += [[axis] for axes in self.said.values.values() for axis in axes]
+        groups += [[a] for leg in legs for a in (leg.label, *leg.up, *leg.down) if isinstance(a, AxisTerm)]
         again = True
         while again:
+            before = len(self.refined)
             unclear = [g for g in groups if g and self._aligned(g) is None]
-            again = bool(unclear)
+            again = bool(unclear) or len(self.refined) > before
 
     def _solve(self) -> None:
         self.scales: LinearSystem[Key] = LinearSystem(0, _rank)
@@ -89,9 +95,11 @@ class _Solution:
                 for keys in self._aligned(a for a, _ in terms) or []:
                     system.add((k, c) for k, (_, c) in zip(keys, terms, strict=True) if k is not None)
         for i, (out, inner, _) in enumerate(self.said.slopes):
+            # units whose variable is spread over parts of the axis do not flip: see _conflicts
+            slope = [] if tree(inner, self.refined).parts else [((_SLOPE, (i,)), -1)]
             for o, n in self._aligned((out, inner)) or []:
                 if o is not None and n is not None:
-                    self.scales.add(((o, 1), (n, -1), ((_SLOPE, (i,)), -1)))
+                    self.scales.add([(o, 1), (n, -1), *slope])
         for key in self.killed:
             self.signs.add([(key, 1)])
 
@@ -100,6 +108,8 @@ class _Solution:
         bad: set[Key] = set()
         centre: dict[Key, float] = {}
         for axis, about in self.said.centres:
+            if about and several(tree(axis, self.refined)):  # two flips of one entry would have to be none
+                bad |= {k for (k,) in self._aligned([axis]) or [] if k is not None}
             for (key,) in self._aligned([axis]) or []:
                 if key is not None and centre.setdefault(key, about) != about:
                     bad.add(key)
@@ -121,8 +131,10 @@ class _Solution:
                     bad |= {x, y}
         for i, (_, inner, _) in enumerate(self.said.slopes):
             value = self.scales.value((_SLOPE, (i,)))
-            if value != {(_SLOPE, (i,)): 1}:
+            if value != {(_SLOPE, (i,)): 1} or tree(inner, self.refined).parts:
                 bad |= {k for (k,) in self._aligned([inner]) or [] if k is not None}
+            # a flip that is a product of several free ones has no sign of its own to read the slope by
+            bad |= {k for (k,) in self._aligned([inner]) or [] if k is not None and len(self.signs.value(k)) > 1}
         self.centre = centre
         return {k for k in bad if self.signs.value(k)}
 
@@ -160,7 +172,7 @@ class _Solution:
 
     def _axis(self, terms: list[tuple[AxisTerm, int]], label: AxisTerm, signs_only: bool = False) -> Axis:
         """The labelling of `label` with the gauges of the terms on it."""
-        at: dict[tuple[int, ...], dict[str, int | float]] = {}
+        at: dict[Path, dict[str, int | float]] = {}
         for axis, c in terms:
             for path, key in _places(axis, self.refined):
                 here = at.setdefault(path, {})
@@ -189,8 +201,8 @@ class _Solution:
             self.names[kind, key] = name
         return self.names[kind, key]
 
-    def _write(self, term: Term, at: dict[tuple[int, ...], dict[str, int | float]], path: tuple[int, ...]) -> Axis:
-        gauges: Powers = tuple((g, e) for g, e in at.get(path, {}).items() if e and not (g.endswith(":sign") and e % 2 == 0))
+    def _write(self, term: Term, at: dict[Path, dict[str, int | float]], path: Path) -> Axis:
+        gauges = _acting(at.get(path, {}))
         term = normal(term)
         axis: Axis
         if term.kind == "fixed":
@@ -199,10 +211,23 @@ class _Solution:
             axis = Use(self._space(term), term.size, gauges)
         else:
             parts = tuple(self._write(p, at, (*path, i)) for i, p in enumerate(parts_of(term)))
-            axis = Concat(parts) if term.kind == "concat" else Product(parts, gauges)
+            axis = Concat(parts) if term.kind == "concat" else Product(self._grouped(parts, at, path), gauges)
         for g, _ in gauges:
             self.gauge_axes.setdefault(g, (axis, isinstance(axis, Product)))
         return axis
+
+    def _grouped(self, parts: tuple[Axis, ...], at: dict[Path, dict[str, int | float]], path: Path) -> tuple[Axis, ...]:
+        """The factors of a product, those together on whose entries a gauge acts."""
+        spans = [(p[-1], _acting(here)) for p, here in at.items() if len(p) == len(path) + 1 and p[:-1] == path]
+        found = [(i, 1, axis) for i, axis in enumerate(parts)]
+        for span, gauges in sorted(((s, g) for s, g in spans if isinstance(s, tuple) and g), key=lambda item: item[0][1]):
+            start, width = span
+            within = [item for item in found if start <= item[0] < start + width]
+            whole = Product(tuple(axis for _, _, axis in within), gauges)
+            for g, _ in gauges:
+                self.gauge_axes.setdefault(g, (whole, True))
+            found = sorted([item for item in found if item not in within] + [(start, width, whole)], key=lambda item: item[0])
+        return tuple(axis for _, _, axis in found)
 
     def _space(self, term: Term) -> str:
         term = find(term)
@@ -219,17 +244,19 @@ class _Solution:
         """The flip point of each entry of a value axis."""
         keys = dict(_places(axis, self.refined))
 
-        def visit(a: Axis, path: tuple[int, ...]) -> Floats:
+        def visit(a: Axis, path: Path) -> Floats:
             key = keys.get(path)
             here = self.centre.get(key, 0.0) if key is not None and self.signs.value(key) else 0.0
             if isinstance(a, Fixed | Use):
                 return np.full(a.size, here)
-            parts = [visit(p, (*path, i)) for i, p in enumerate(a.parts)]
             if isinstance(a, Concat):
-                return np.concatenate(parts)
+                return np.concatenate([visit(p, (*path, i)) for i, p in enumerate(a.parts)])
+            outer, start = (path[:-1], path[-1][0]) if path and isinstance(path[-1], tuple) else (path, 0)
             spread = np.zeros(())
-            for p in parts:
-                spread = np.add.outer(spread, p)
+            for p in a.parts:
+                width = len(p.parts) if isinstance(p, Product) else 1
+                spread = np.add.outer(spread, visit(p, (*outer, (start, width) if width > 1 else start)))
+                start += width
             return spread.reshape(-1) + here
 
         out = visit(self._axis([(axis, 1)], axis), ())
@@ -260,6 +287,10 @@ def _rank(key: Key) -> Key:
     return key
 
 
+def _acting(powers: dict[str, int | float]) -> Powers:
+    return tuple((g, e) for g, e in powers.items() if e and not (g.rstrip("'").endswith(":sign") and e % 2 == 0))
+
+
 def _number(k: Fraction) -> int | float:
     return k.numerator if k.denominator == 1 else float(k)
 
@@ -274,15 +305,18 @@ def _bare(axis: Axis) -> Axis:
     return axis
 
 
-def _places(axis: AxisTerm, refined: set[Key]) -> list[tuple[tuple[int, ...], Key]]:
+def _places(axis: AxisTerm, refined: set[Key]) -> list[tuple[Path, Key]]:
     """(path in the written axis, variable) for each variable along an axis."""
-    out: list[tuple[tuple[int, ...], Key]] = []
+    out: list[tuple[Path, Key]] = []
 
-    def visit(t: Tree, path: tuple[int, ...]) -> None:
+    def visit(t: Tree, path: Path) -> None:
         if t.key is not None:
             out.append((path, t.key))
-        for i, p in enumerate(t.parts):
-            visit(p, (*path, i))
+        start = 0
+        for p in t.parts:
+            width = p.width if t.kind == "product" else 1
+            visit(p, (*path, (start, width) if width > 1 else start))
+            start += width
 
     visit(tree(axis, refined), ())
     return out

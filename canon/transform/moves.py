@@ -126,7 +126,8 @@ def teleport(network: Network, seed: int = 0, sigma: float = 1.0, folded: bool =
     symmetry = derive_symmetry(base)
     if network.dtype.itemsize < 4:
         sigma = min(sigma, 0.25)  # half floats have little range
-    action = random_action(symmetry, base, np.random.default_rng(seed), sigma)
+    turned = {s.name for s in symmetry.spaces.values() if s.linear} - set(fold(base).symmetry.spaces)
+    action = random_action(symmetry, base, np.random.default_rng(seed), sigma, turned=turned)
     made = cast(action(base), network)
     tell("checking outputs")
     return Moved(made, action.arrays(), proved(network, made, seed))

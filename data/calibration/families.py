@@ -89,13 +89,13 @@ def make(family: Family, index: int) -> tuple[dict[str, Net], list[Pair]]:
         if task is None:
             own = {"base": start, **{f"noise-{s}": noised(start, s, rng) for s in (*NOISES, 1.0)}}
         else:
-            own = _line(family, task, start, rng, seed < BASES)
+            own = line(family, task, start, rng, seed < BASES)
         nets |= {f"{seed}:{name}": net for name, net in own.items()}
         kin.append(own)
     return nets, _pairs(kin, index)
 
 
-def _line(family: Family, task: Task, start: Net, rng: np.random.Generator, whole: bool) -> dict[str, Net]:
+def line(family: Family, task: Task, start: Net, rng: np.random.Generator, whole: bool) -> dict[str, Net]:
     """What one seed becomes, and what is made of that."""
     assert family.how is not None
     how, classes = family.how, task.classes

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from itertools import combinations, pairwise
 
 import numpy as np
-from families import FAMILIES, SEEDS
-from nets import trained
+from families import FAMILIES, SEEDS, line
 from numpy.typing import NDArray
 from weigh import Said, run, weigh
 
@@ -42,11 +41,10 @@ def main() -> None:
     for index, family in enumerate(FAMILIES):
         if family.name not in NAMES:
             continue
-        assert family.how is not None
         task, nets = family.task(), []
         for seed in range(SEEDS):
-            rng = np.random.default_rng([17, index, seed])
-            nets.append(trained(family.fresh(rng), task.own, task.classes, family.how, 1, rng))
+            rng = np.random.default_rng([index, seed])
+            nets.append(line(family, task, family.fresh(rng), rng, whole=False)["base"])
         plain = [run(net, "net") for net in nets]
         ways = {"as they are": plain}
         ways |= {f"sorted by {name}": [run(_sorted(net, key), "net") for net in nets] for name, key in KEYS.items()}
