@@ -32,7 +32,8 @@ class Run:
     checkpoints: all steps in order; layout: tensor -> Stored, for writing a copy of the source;
     graph: how the graph is known: "config", "stored", "borrowed", "chain" (proved by shapes), "none";
     activations_known: whether the nonlinearities are recorded;
-    probes: name -> inputs stored with the run; actions: what led here; notes: one line each, worth telling.
+    probes: name -> inputs stored with the run; actions: what led here; notes: one line each, worth telling;
+    alternatives: other networks that the same file may mean, each as likely as `network` (kernels flipped or not).
     """
 
     path: str
@@ -46,6 +47,7 @@ class Run:
     probes: Mapping[str, Array] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    alternatives: tuple[Network, ...] = ()
 
     def with_network(self, network: Network, **changes: Any) -> Run:
         """The same run with another network (moved weights, borrowed graph)."""
