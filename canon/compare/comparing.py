@@ -113,15 +113,20 @@ class Pair:
         sums, worst = measure(self.a, self.b, self.gauge_action(), self.to_action(state), precision)
         return sums, worst or Worst("", (), 0.0)
 
-    def candidates(self) -> list[tuple[str, Callable[[], State | None]]]:
+    def candidates(self) -> list[Callable[[], State | None]]:
         """Ways to find an action that proves both equal, the cheapest first."""
         return [
-            ("sketched", self._sketched),
-            ("stored", lambda: stored(self.incoming)),
-            ("from the inputs", lambda: settle(self.incoming, anchored(self.incoming, role="in"))),
-            ("descended", lambda: settle(self.incoming, self._descended())),
-            ("searched", lambda: settle(self.incoming, search(self.balanced, self.tell).state)),
+            self._sketched,
+            lambda: stored(self.incoming),
+            lambda: settle(self.incoming, anchored(self.incoming, role="in")),
+            lambda: settle(self.incoming, self._descended()),
+            lambda: settle(self.incoming, self.searched),
         ]
+
+    @cached_property
+    def searched(self) -> State:
+        """The best matching of a full search, computed once."""
+        return search(self.balanced, self.tell).state
 
     def _descended(self) -> State:
         return descend(self.balanced, anchored(self.incoming, role="in"), "from the inputs").state

@@ -20,7 +20,7 @@ from canon.compare.result import Comparison, File
 from canon.compare.units import unit_figures
 from canon.compare.verdict import VERDICTS, Facts, verdict
 from canon.errors import CanonError
-from canon.matching import State, search
+from canon.matching import State
 from canon.network import Network
 from canon.run import Run
 
@@ -159,7 +159,7 @@ class _Work:
         if not same:
             self.tell("matching")
             if word != "same-to-precision":
-                state = search(pair.balanced, self.tell).state
+                state = pair.searched
             order, standing = self._evidence(state, live)
             word, reason = verdict(replace(facts, order=order, standing=standing))
         if not same or options.gauge != "incoming":
@@ -195,9 +195,7 @@ class _Work:
 
     def _prove(self) -> tuple[State, dict[str, Sums], Worst]:
         best: tuple[State, dict[str, Sums], Worst] | None = None
-        for name, make in self.pair.candidates():
-            if name == "searched" and best is not None and best[2].deviation > 1e6:
-                break  # far from any copy: the search that the distance needs will be looked at below
+        for make in self.pair.candidates():
             state = make()
             if state is None:
                 continue

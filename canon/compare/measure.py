@@ -190,7 +190,7 @@ def _summed(value: Array, weights: list[Floats | None], along: int, power: int) 
 
 def _contract(value: Array, w: Array, axis: int) -> Array:
     if value.ndim == 2:
-        return np.einsum("ij,j->i", value, w) if axis == 1 else np.einsum("ij,i->j", value, w)
+        return np.asarray(np.einsum("ij,j->i" if axis == 1 else "ij,i->j", value, w))
     return np.asarray(np.tensordot(value, w, (axis, 0)))
 
 

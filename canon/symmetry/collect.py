@@ -136,8 +136,6 @@ class Collected:
     """What an axis was taken apart into."""
     ties: list[tuple[AxisTerm, AxisTerm]] = field(default_factory=list)
     """Axes that meet at one parameter, and so must flip about one point."""
-    factored: list[tuple[AxisTerm, ...]] = field(default_factory=list)
-    """Units taken apart into factors."""
     params: dict[str, list[tuple[str, tuple[Leg, ...]]]] = field(default_factory=dict)
     values: dict[str, tuple[AxisTerm, ...]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
@@ -154,10 +152,6 @@ def collect(network: Network) -> Collected:
     for name in network.outputs:
         for axis in found.values[name]:
             fix(axis.term, "the network's output")
-    for parts in found.factored:
-        # what is written together is matched together: of several free factors the last, the channels as a rule, stays free
-        for p in [p for p in parts if normal(p.term).kind != "fixed"][:-1]:
-            fix(p.term, "a factor of units that are written together")
     for parts in found.factors:
         # labels that move in two factors of one axis would have no canonical order: the last one keeps them
         for p in [p for p in parts if normal(p.term).kind != "fixed"][:-1]:
@@ -244,8 +238,6 @@ class _Voice:
             if n == 1:
                 fix(p.term, "an axis of size one")
         whole = AxisTerm(joined("product", [p.term for p in parts], prod(sizes)), parts=parts, joint="product")
-        if normal(_term(axis)).kind == "var":
-            self._found.factored.append(parts)
         self.same(_axis(axis), whole)
         self._found.factors.append(parts)
         self.centre_sum(whole, [axis])

@@ -129,14 +129,23 @@ class _Solution:
             for x, y in self._aligned((one, other)) or []:
                 if x is not None and y is not None and centre.get(x, 0.0) != centre.get(y, 0.0):
                     bad |= {x, y}
-        for i, (_, inner, _) in enumerate(self.said.slopes):
-            value = self.scales.value((_SLOPE, (i,)))
-            if value != {(_SLOPE, (i,)): 1} or tree(inner, self.refined).parts:
-                bad |= {k for (k,) in self._aligned([inner]) or [] if k is not None}
-            # a flip that is a product of several free ones has no sign of its own to read the slope by
-            bad |= {k for (k,) in self._aligned([inner]) or [] if k is not None and len(self.signs.value(k)) > 1}
+        for i, (out, inner, _) in enumerate(self.said.slopes):
+            bad |= self._unfollowed(i, out, inner)
         self.centre = centre
         return {k for k in bad if self.signs.value(k)}
+
+    def _unfollowed(self, i: int, out: AxisTerm, inner: AxisTerm) -> set[Key]:
+        """The flips in front of a slope, if what comes out cannot follow them.
+
+        The slope must divide its own output alone (its sign is the parameter's, which no other equation knows), and the
+        flip must be one free sign, by which the slope is read.
+        """
+        slope = (_SLOPE, (i,))
+        inside = {k for (k,) in self._aligned([inner]) or [] if k is not None}
+        outside = {k for (k,) in self._aligned([out]) or [] if k is not None}
+        alone = self.scales.value(slope) == {slope: 1} and self.scales.users(slope) <= outside
+        one = all(len(self.signs.value(k)) <= 1 for k in inside)
+        return set() if alone and one and not tree(inner, self.refined).parts else inside
 
     # writing it down
 

@@ -52,5 +52,9 @@ class LinearSystem(Generic[K]):
         found = self._solved.get(var)
         return {var: Fraction(1)} if found is None else found
 
+    def users(self, var: K) -> frozenset[K]:
+        """The solved variables that depend on a free one."""
+        return frozenset(self._used_by.get(var, ()))
+
     def _reduced(self, k: Fraction) -> Fraction:
         return Fraction(int(k) % 2) if self._modulus else k

@@ -46,7 +46,7 @@ def embed(folded: Folded, moved: Network) -> Network:
         elif op.name in kernel_of:
             _with_norm(source, op, next(o for o in source.ops if o.name == kernel_of[op.name]), moved, new[op.name], tensors)
         else:
-            _plain(source, op, moved, new[op.name], tensors)
+            _plain(folded, op, moved, new[op.name], tensors)
     for chain in chains:
         _linear(source, chain, moved, new, kernel_of, tensors)
     return source.with_tensors(tensors)
@@ -56,10 +56,10 @@ def _value(moved: Network, op: Op, role: str) -> Array | None:
     return np.asarray(moved.tensors[op.params[role]], np.float64) if role in op.params else None
 
 
-def _plain(source: Network, op: Op, moved: Network, here: Op, tensors: dict[str, Array]) -> None:
+def _plain(folded: Folded, op: Op, moved: Network, here: Op, tensors: dict[str, Array]) -> None:
     for role, t in op.params.items():
-        value = _value(moved, here, role)
-        tensors[t] = np.zeros(source.tensors[t].shape) if value is None else value.reshape(source.tensors[t].shape)
+        value, shape = _value(moved, here, role), folded.source.tensors[t].shape
+        tensors[t] = np.zeros(shape) if value is None else folded.source_symmetry.stored(t, value).reshape(shape)
     bias = _value(moved, here, "bias")
     if "bias" not in op.params and bias is not None and bias.any():
         raise CannotEmbedError(f"{op.name} has no bias to take what was folded into it")

@@ -14,7 +14,6 @@ from canon.compare.side import Side
 from canon.errors import UsageError
 from canon.fold import Folded, fold
 from canon.gauge import exact
-from canon.matching import search
 from canon.network import Network
 from canon.ops.base import Array
 from canon.order import Order, canonical_order
@@ -142,7 +141,7 @@ def align(a: Network, b: Network, folded: bool = False, seed: int = 0, tell: Tel
     b.check_finite()
     pair, _, right = make_pair(a, b, tell)
     state, worst = None, None
-    for _, make in pair.candidates():
+    for make in pair.candidates():
         found = make()
         if found is None:
             continue
@@ -151,7 +150,7 @@ def align(a: Network, b: Network, folded: bool = False, seed: int = 0, tell: Tel
         if worst.deviation <= 1:
             break
     if worst is not None and worst.deviation > 1:
-        state = search(pair.balanced, tell).state
+        state = pair.searched
     assert state is not None
     there = ~pair.gauge_action() @ pair.to_action(state)
     own = fold(b)
