@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import h5py
@@ -39,7 +40,12 @@ def write(path: Path, kernels: list[np.ndarray], biases: list[np.ndarray]) -> No
     for i, k in enumerate(kernels):
         name = f"dense_{i}"
         names.append(name)
-        config = {"name": name, "units": k.shape[1], "activation": "linear" if i == len(kernels) - 1 else "relu", "use_bias": True}
+        config = {
+            "name": name,
+            "units": k.shape[1],
+            "activation": "linear" if i == len(kernels) - 1 else "relu",
+            "use_bias": True,
+        }
         if i == 0:
             config["batch_input_shape"] = [None, k.shape[0]]
         layers.append({"class_name": "Dense", "config": config})
@@ -58,7 +64,7 @@ def write(path: Path, kernels: list[np.ndarray], biases: list[np.ndarray]) -> No
 def make(folder: Path, widths: list[int]) -> tuple[Path, Path]:
     """A network and its copy."""
     rng = np.random.default_rng(0)
-    kernels = [rng.normal(0, (2 / a) ** 0.5, (a, b)) for a, b in zip(widths, widths[1:], strict=False)]
+    kernels = [rng.normal(0, (2 / a) ** 0.5, (a, b)) for a, b in pairwise(widths)]
     biases = [rng.normal(0, 0.1, b) for b in widths[1:]]
     paths = folder / "a.h5", folder / "b.h5"
     write(paths[0], kernels, biases)
@@ -106,7 +112,8 @@ def main() -> int:
     for what, times in (("whole processes", whole), ("inside the process", inside)):
         read, compare = (statistics.median(times[k]) for k in ("read", "compare"))
         ratios = sorted(c / r for r, c in zip(times["read"], times["compare"], strict=True))
-        print(f"{what}: read {read:.3f} s, compare {compare:.3f} s, ratio {statistics.median(ratios):.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})")
+        spread = f"{statistics.median(ratios):.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})"
+        print(f"{what}: read {read:.3f} s, compare {compare:.3f} s, ratio {spread}")
     print(f"peak memory: {peak / 1e6:.0f} MB, {peak / size:.2f} times both files")
     return 0
 

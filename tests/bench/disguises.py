@@ -67,6 +67,7 @@ def disguises(folder: Path) -> dict[str, Path]:
         biases: list[h5py.Dataset] = []
         names = [n.decode() if isinstance(n, bytes) else n for n in f["model_weights"].attrs["layer_names"]]
         for name in names:
+
             def keep(_: str, d: object) -> None:
                 if isinstance(d, h5py.Dataset):
                     (kernels if d.ndim == 2 else biases).append(d)
