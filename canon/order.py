@@ -40,7 +40,7 @@ def canonical_order(symmetry: Symmetry, tensors: Mapping[str, Array], dead: Mapp
 
 class _Refinement:
     def __init__(self, symmetry: Symmetry, tensors: Mapping[str, Array], dead: Mapping[str, Bools]) -> None:
-        self.symmetry, self.tensors = symmetry, tensors
+        self.symmetry, self.tensors = symmetry, {n: symmetry.whole(n, t) for n, t in tensors.items()}
         self.inner = {s.over: s.name for s in symmetry.spaces.values() if s.over}
         self.free = [s.name for s in symmetry.spaces.values() if s.over is None]
         self.perms: dict[str, Indices] = {}

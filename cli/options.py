@@ -140,12 +140,22 @@ def _writable(word: str) -> str:
     return one_of(*WRITES)(word)
 
 
-def add_writing(parser: argparse.ArgumentParser) -> None:
-    """Where and how a network is written: -o, --to, --folded."""
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Where a network is written: -o."""
     text = "the file to write; replaced whole or not at all"
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help=text)
-    text = "format of OUT: canon, its own HDF5 (default: that of the input)"
-    parser.add_argument("--to", metavar="FORMAT", type=_writable, help=text)
+
+
+def add_format(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """In what format: --to."""
+    text = f"canon, keras, keras-zip, npz or state-dict (default: {default or 'that of the input'})"
+    parser.add_argument("--to", metavar="FORMAT", type=_writable, default=default, help=text)
+
+
+def add_writing(parser: argparse.ArgumentParser) -> None:
+    """Where and how a moved network is written: -o, --to, --folded."""
+    add_output(parser)
+    add_format(parser, None)
     parser.add_argument(
         "--folded", action="store_true", help="write the folded network, batch norms in their layers, not the one read"
     )

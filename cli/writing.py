@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from canon.transform import Moved
 
 
-def write_moved(moved: Moved, source: Run, args: Namespace, tell: Callable[[str], None]) -> None:
-    """Write OUT, in the format of the source unless told otherwise, and the JSON object if asked for."""
+def write_moved(moved: Moved, source: Run, args: Namespace, tell: Callable[[str], None]) -> tuple[str, ...]:
+    """Write OUT, in the format of the source unless told otherwise, and the JSON object if asked for; all there is to note."""
     from canon.formats import write
 
     tell(f"writing {args.output}")
     form = args.to or ("canon" if args.folded else None)  # a folded graph has no place in a copy of the source
     run = source.with_network(moved.network)
-    write(run, args.output, form, actions=moved.actions, drop_optimizer=True)
+    notes = (*moved.notes, *write(run, args.output, form, actions=moved.actions, drop_optimizer=True))
     if args.json:
         check = {"probes": moved.check.probes, "outputs": moved.check.deviation, "why": moved.check.why or None}
-        write_json({"schema": "canon.write/1", "output": args.output, "check": check, "notes": list(moved.notes)}, args.json)
+        write_json({"schema": "canon.write/1", "output": args.output, "check": check, "notes": list(notes)}, args.json)
+    return notes

@@ -1,5 +1,6 @@
 """Which ops each Keras layer becomes, in Keras 2's and Keras 1's words."""
 
+import h5py
 import keras_files as kf
 import numpy as np
 import pytest
@@ -48,6 +49,19 @@ def rand(*shape):
         ("LeakyReLU", {"alpha": 0.0}, "relu", {}),
         ("ELU", {"alpha": 0.5}, "elu", {"alpha": 0.5}),
         ("Softmax", {"axis": 1}, "softmax", {"axis": 0}),
+        ("Activation", {"activation": "exponential"}, "exp", {}),
+        ("Activation", {"activation": "mine"}, "opaque", {"class_name": "mine", "shape": [4, 4, 4]}),
+        (
+            "ReLU",
+            {"max_value": 6, "negative_slope": 0.1},
+            "general_relu",
+            {"negative_slope": 0.1, "threshold": 0.0, "max_value": 6.0},
+        ),
+        ("ThresholdedReLU", {"theta": 0.5}, "thresholded_relu", {"theta": 0.5}),
+        ("Permute", {"dims": [3, 1, 2]}, "permute", {"dims": [2, 0, 1]}),
+        ("Cropping2D", {"cropping": [[1, 0], [0, 1]]}, "cropping", {"cropping": [[1, 0], [0, 1]], "channels": "last"}),
+        ("UpSampling2D", {"size": 2}, "upsampling", {"size": [2, 2], "channels": "last", "interpolation": "nearest"}),
+        ("RandomFlip", {"mode": "horizontal"}, "dropout", {}),
         ("Softmax", {"axis": [-1]}, "softmax", {"axis": -1}),
         ("Dropout", {"rate": 0.5}, "dropout", {}),
         ("SpatialDropout2D", {"rate": 0.5}, "dropout", {}),
@@ -103,10 +117,10 @@ def test_joining_layers(tmp_path, cls, kind):
 @pytest.mark.parametrize(
     ("cls", "cfg", "words"),
     [
-        ("Activation", {"activation": "exponential"}, "activation 'exponential'"),
-        ("Activation", {"activation": {"class_name": "function", "config": "mine"}}, "activation 'mine'"),
-        ("ReLU", {"threshold": 1.0}, "threshold=1"),
-        ("ReLU", {"max_value": 6, "negative_slope": 0.1}, "max_value=6"),
+        ("Activation", {"activation": [1]}, "an activation that is no name"),
+        ("UpSampling2D", {"interpolation": "bicubic"}, "interpolation='bicubic'"),
+        ("Permute", {"dims": [1, 1, 2]}, r"dims=\[1, 1, 2\]"),
+        ("Cropping2D", {"cropping": [1, 2, 3]}, r"cropping=\[1, 2, 3\]"),
         ("Softmax", {"axis": [1, 2]}, r"axis=\[1, 2\]"),
         ("Concatenate", {"axis": 0}, "axis=0"),
         ("MaxPooling2D", {"pool_size": 2, "padding": "odd"}, "padding='odd'"),
@@ -146,8 +160,8 @@ def test_causal_convolution_and_groups(tmp_path):
     (op,), _ = one(tmp_path, (9, 2), "Conv1D", {"kernel": rand(3, 2, 4)}, filters=4, kernel_size=3,
                    padding="causal", use_bias=False)  # fmt: skip
     assert op.attrs["padding"] == "causal"
-    with pytest.raises(UnsupportedOp, match="with groups=2 is not supported"):
-        one(tmp_path, (9, 2), "Conv1D", {"kernel": rand(3, 1, 4)}, filters=4, kernel_size=3, groups=2, use_bias=False)
+    (op,), _ = one(tmp_path, (9, 2), "Conv1D", {"kernel": rand(3, 1, 4)}, filters=4, kernel_size=3, groups=2, use_bias=False)
+    assert (op.kind, op.attrs["groups"]) == ("grouped_conv", 2)
     with pytest.raises(ShapeConflict, match=r"its kernel is stored as \(3, 3, 4\), .* asks for \(3, 2, 4\)"):
         one(tmp_path, (9, 2), "Conv1D", {"kernel": rand(3, 3, 4)}, filters=4, kernel_size=3, use_bias=False)
 
@@ -204,21 +218,31 @@ def test_prelu(tmp_path, shared, shape):
 
 
 @pytest.mark.parametrize(("sequences", "shape"), [(True, (7, 4)), (False, (4,))])
-@pytest.mark.parametrize("cls", ["LSTM", "GRU", "SimpleRNN"])
-def test_recurrent_layers_are_opaque(tmp_path, cls, sequences, shape):
-    w = {"kernel": rand(3, 16), "recurrent_kernel": rand(4, 16), "bias": rand(16)}
+@pytest.mark.parametrize(("cls", "gates"), [("LSTM", 4), ("GRU", 3), ("SimpleRNN", 1)])
+def test_recurrent_layers(tmp_path, cls, gates, sequences, shape):
+    w = {"kernel": rand(3, 4 * gates), "recurrent_kernel": rand(4, 4 * gates), "bias": rand(4 * gates)}
     (op,), run = one(tmp_path, (7, 3), cls, w, units=4, return_sequences=sequences, activation="tanh",
-                     kernel_initializer={"class_name": "Zeros"})  # fmt: skip
-    assert (op.kind, op.attrs["class_name"], tuple(op.attrs["shape"])) == ("opaque", cls, shape)
-    assert op.attrs["config"] == {"activation": "tanh", "return_sequences": sequences, "units": 4}
-    assert run.notes == (f"layer 'l' ({cls}) is opaque: its units are not moved",)
-    with pytest.raises(UnsupportedOp, match="return_state=True"):
-        one(tmp_path, (7, 3), cls, w, units=4, return_state=True)
+                     recurrent_activation="hard_sigmoid")  # fmt: skip
+    assert (op.kind, run.network.shapes["l"]) == ({"SimpleRNN": "simple_rnn"}.get(cls, cls.lower()), shape)
+    assert op.attrs["return_sequences"] is sequences
+    assert op.attrs.get("recurrent_activation", {"slope": 0.2})["slope"] == 0.2
+    np.testing.assert_array_equal(run.network.tensors["l/kernel"], w["kernel"].T)
 
 
-def test_embedding_is_opaque(tmp_path):
+def test_a_recurrent_layer_with_states_or_a_strange_activation_is_opaque(tmp_path):
+    w = {"kernel": rand(3, 16), "recurrent_kernel": rand(4, 16), "bias": rand(16)}
+    ops, run = one(tmp_path, (7, 3), "LSTM", w, units=4, return_state=True, activation="tanh",
+                   kernel_initializer={"class_name": "Zeros"})  # fmt: skip
+    assert [(op.kind, op.output) for op in ops] == [("opaque", "l"), ("opaque", "l/state_h"), ("opaque", "l/state_c")]
+    assert ops[0].attrs["config"] == {"activation": "tanh", "return_state": True, "units": 4}
+    assert run.notes == ("layer 'l' (LSTM) is opaque: its units are not moved",)
+    (op,), _ = one(tmp_path, (7, 3), "LSTM", w, units=4, activation="mine")
+    assert op.kind == "opaque"
+
+
+def test_embedding(tmp_path):
     (op,), run = one(tmp_path, (7,), "Embedding", {"embeddings": rand(20, 4)}, input_dim=20, output_dim=4)
-    assert (op.kind, run.network.shapes["l"]) == ("opaque", (7, 4))
+    assert (op.kind, run.network.shapes["l"]) == ("embedding", (7, 4))
 
 
 # Keras 1
@@ -279,4 +303,10 @@ def test_keras_1_lstm_of_twelve_tensors(tmp_path):
     for gate in "icfo":
         w |= {f"W_{gate}": rand(3, 4), f"U_{gate}": rand(4, 4), f"b_{gate}": rand(4)}
     (op,), run = keras_1(tmp_path, (7, 3), "LSTM", w, output_dim=4, return_sequences=True)
-    assert (op.kind, len(op.params), run.network.shapes["l"]) == ("opaque", 12, (7, 4))
+    assert (op.kind, run.network.shapes["l"]) == ("lstm", (7, 4))
+    np.testing.assert_array_equal(run.network.tensors["l/kernel"], np.concatenate([w[f"W_{g}"].T for g in "ifco"]))
+    moved = run.with_network(run.network.with_tensors({n: t + 1 for n, t in run.network.tensors.items()}))
+    formats.write(moved, tmp_path / "b.h5", source=run.path)
+    with h5py.File(tmp_path / "b.h5") as f:
+        for name, values in w.items():
+            np.testing.assert_array_equal(f[f"model_weights/l/l/l_{name}:0"], values + 1)

@@ -28,11 +28,9 @@ STRANGERS = {
     b"\n <HTML>": "an HTML page",
     b"hello\n": "a text file",
     b"{}": "a JSON file",
-    archive("config.json", "metadata.json", "model.weights.h5"): "a Keras 3 archive (.keras), not read yet",
     archive("model/data.pkl", "model/data/0"): "a torch file, not read yet",
-    archive("a.npy", "b.npy"): "a numpy archive (.npz), not read yet",
+    archive("saved_model.pb"): "a zipped TensorFlow SavedModel",
     archive("readme"): "a zip archive",
-    archive("readme")[:30]: "a damaged zip archive",
     b"\x80\x02\x8a\nl\xfc": "a Python pickle",
     b"\x93NUMPY\x01\x00": "a numpy array (.npy), not read yet",
     b'\x10\x00\x00\x00\x00\x00\x00\x00{"a":{"dtype":"F32"}}': "a safetensors file, not read yet",
@@ -61,6 +59,20 @@ def test_missing_folder_and_unreadable(tmp_path):
         formats.read(tmp_path)
     with pytest.raises(ReadError, match="is not a regular file"):
         formats.read("/dev/null")
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (archive("config.json", "metadata.json", "model.weights.h5"), "model_config: is not JSON"),
+        (archive("a.npy", "b.npy"), "a.npy: is no plain numpy array"),
+        (archive("readme")[:30], "a damaged zip archive"),
+    ],
+)
+def test_archives_that_are_not_what_they_seem(tmp_path, raw, words):
+    (tmp_path / "a").write_bytes(raw)
+    with pytest.raises(CorruptFile, match=words):
+        formats.read(tmp_path / "a")
 
 
 @pytest.mark.parametrize("part", [0.5, 0.9])
@@ -128,9 +140,6 @@ def write(path, datasets=(), **attrs):
         (("log",), {"PYTABLES_FORMAT_VERSION": "2.1"}, "a PyTables file"),
         (("layer/0/neuron/vDecay", "layer/0/weight"), {}, "a spiking network"),
         (("inputs/a", "outputs/b"), {}, "recorded inputs and outputs"),
-        (("layer_0/param_0",), {"nb_layers": 1}, "weights of Keras 0.x"),
-        (("layers/dense/vars/0",), {}, r"Keras 3 weights \(.weights.h5\), not read yet"),
-        (("_layer_checkpoint_dependencies/dense/vars/0",), {}, "Keras 3 weights"),
         (("#refs#/a", "net"), {}, "a MATLAB 7.3 file"),
         (("grid", "time"), {"_NCProperties": "version=2"}, "a netCDF file"),
         (("a", "b", "c", "d"), {}, r"no network canon can recognise \(a, b, c, ...\)"),

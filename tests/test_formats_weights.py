@@ -7,9 +7,8 @@ import keras_files as kf
 import numpy as np
 import pytest
 
-from canon import formats
+from canon import borrow, formats
 from canon.errors import CorruptFile, MismatchError, UnknownFormat, UsageError
-from canon.formats import common_chain as chain
 
 RNG = np.random.default_rng(3)
 
@@ -41,7 +40,7 @@ def test_a_chain_of_dense_layers(tmp_path):
     assert kinds(run) == ["dense", "unknown_activation", "dense", "unknown_activation", "dense"]
     assert run.network.inputs == {"input": (4,)}
     assert run.network.outputs == ("dense_2",)
-    assert run.notes == (chain.UNRECORDED,)
+    assert run.notes == (borrow.UNRECORDED,)
     full = formats.read(kf.mlp(tmp_path / "full.h5"))
     for name, tensor in full.network.tensors.items():
         np.testing.assert_array_equal(run.network.tensors[name], tensor)
@@ -69,7 +68,7 @@ def test_convolutions_batch_norms_and_a_flatten_of_unknown_size(tmp_path):
     u = "unknown_activation"
     assert kinds(run) == ["conv", u, "batch_norm", u, "conv", u, "reshape", "flatten", "dense", u, "dense"]
     assert run.network.shapes["d/reshape"] == (9, 5)
-    assert any(note.startswith(chain.EPSILON) for note in run.notes)
+    assert any(note.startswith(borrow.EPSILON) for note in run.notes)
     told = formats.read(path, activation="relu")  # a batch norm stands before the nonlinearity then
     assert kinds(told)[:4] == ["conv", "batch_norm", "relu", "conv"]
 
@@ -89,7 +88,7 @@ def test_separable_recurrent_and_embedding_parts(tmp_path):
 def test_where_branches_may_join_no_chain_is_proved(tmp_path, name):
     layers = {"a": kb(4, 4), "b": kb(4, 4), name: {}, "c": kb(4, 2)}
     run = formats.read(weights(tmp_path / "a.h5", layers))
-    assert (run.graph, run.notes) == ("none", (chain.NO_CHAIN,))
+    assert (run.graph, run.notes) == ("none", (borrow.NO_CHAIN,))
     assert kinds(run) == ["opaque"] * 3
     del layers[name]
     layers["average_pooling1d"] = {}

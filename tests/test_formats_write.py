@@ -131,7 +131,7 @@ def test_an_error_in_the_middle_removes_the_temporary_file(tmp_path, monkeypatch
 
     for fmt in ("canon", None):
         with monkeypatch.context() as m:
-            m.setattr("canon.formats.common.write_arrays", fail)
+            m.setattr("canon.formats.common_write.write_arrays", fail)
             m.setattr("canon.formats.canon_hdf5.write_arrays", fail)
             fails(run, out, "cannot be written: No space left on device", fmt=fmt)
     assert not out.exists()

@@ -7,27 +7,46 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from canon.borrow import borrow
 from canon.errors import CanonError, CorruptFile, UnknownFormat, UsageError
-from canon.formats import canon_hdf5, hdf5_tensors, keras_hdf5, keras_weights, strangers
+from canon.formats import (
+    canon_hdf5,
+    hdf5_tensors,
+    keras_hdf5,
+    keras_vars_hdf5,
+    keras_weights,
+    keras_write,
+    keras_zip,
+    npz_tensors,
+    strangers,
+)
 from canon.formats.common import Request, hdf5
 from canon.formats.common_chain import check_activation
-from canon.formats.magic import container
+from canon.formats.common_zip import archive, members
+from canon.formats.magic import container, in_zip
 from canon.ops.base import Array
 from canon.run import Run
 
 __all__ = ["WRITES", "borrow", "read", "write"]
 
-WRITES = ("canon",)
+WRITES = ("canon", "keras", "keras-zip", "npz", "state-dict")
 """Formats that `write` can be told to make, whatever the source is in."""
+NEW = {
+    "keras": keras_write.write_hdf5,
+    "keras-zip": keras_write.write_zip,
+    "npz": npz_tensors.write_new,
+    "state-dict": hdf5_tensors.write_new,
+}
 
-FORMATS = (canon_hdf5, keras_hdf5, keras_weights, strangers, hdf5_tensors)
-"""In the order in which they are asked."""
+IN_HDF5 = (canon_hdf5, keras_hdf5, keras_weights, keras_vars_hdf5, strangers, hdf5_tensors)
+IN_ZIP = (keras_zip, npz_tensors)
+"""Formats by container, in the order in which they are asked."""
 
 
 def read(
@@ -52,20 +71,16 @@ def read(
 
 
 def _read(path: Path, checkpoint: str | None, lender: Run | Mapping[str, Any] | None, activation: str | None) -> Run:
-    if container(path) == "json":
-        raise UnknownFormat("", "a JSON file: it may hold an architecture, but no weights", "Lend it to a weights file.")
     config = lender if isinstance(lender, Mapping) else None
-    with hdf5(path) as f:
-        form = _form(f)
+    with _opened(path) as (form, f):
         if checkpoint is not None and form is not canon_hdf5:
             raise UsageError("", f"no checkpoint {checkpoint!r}: the file holds one network, without steps")
+        takes = form in (keras_weights, keras_vars_hdf5)
+        if config is not None and form in (hdf5_tensors, npz_tensors):
+            raise UsageError("", "a Keras configuration goes with Keras's weight files only", "Lend another run instead.")
         if config is not None and form is keras_weights:
             form = keras_hdf5
-        elif config is not None and form is hdf5_tensors:
-            raise UsageError("", "a Keras configuration goes with Keras's weight files only", "Lend another run instead.")
-        run: Run = form.read(
-            f, path, Request(checkpoint, config if form is keras_hdf5 and not form.sniff(f) else None, activation)
-        )
+        run: Run = form.read(f, path, Request(checkpoint, config if takes else None, activation))
     unused = []
     if isinstance(lender, Run) and run.graph in ("chain", "none"):
         run = borrow(run, lender)
@@ -78,8 +93,21 @@ def _read(path: Path, checkpoint: str | None, lender: Run | Mapping[str, Any] | 
     return replace(run, notes=(*run.notes, *unused))
 
 
-def _form(f: Any) -> Any:
-    return next((form for form in FORMATS if form.sniff(f)), strangers)
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
+    """The format of a file, and what it is to be read from."""
+    kind = container(path)
+    if kind == "json":
+        raise UnknownFormat("", "a JSON file: it may hold an architecture, but no weights", "Lend it to a weights file.")
+    if kind == "hdf5":
+        with hdf5(path) as f:
+            yield next((form for form in IN_HDF5 if form.sniff(f)), strangers), f
+        return
+    with archive(path) as found:
+        form = next((form for form in IN_ZIP if form.sniff(found)), None)
+        if form is None:
+            raise UnknownFormat("", *in_zip(members(found)))
+        yield form, found
 
 
 def _architecture(path: Path) -> Run | Mapping[str, Any]:
@@ -107,16 +135,17 @@ def write(
     actions: Mapping[str, Mapping[str, Array]] | None = None,
     drop_optimizer: bool = False,
     checkpoints: Sequence[Run] = (),
-) -> None:
-    """Store a run: in canon's own format, or as a copy of the file it came from with its tensors replaced.
+) -> tuple[str, ...]:
+    """Store a run: as a new file of one of WRITES, or as a copy of the file it came from with its tensors replaced.
 
-    fmt: "canon", or None for the format of the source; source: the file to copy (run.path by default);
+    Returns what the format cannot keep, one line each.
+    fmt: None for such a copy; source: the file to copy (run.path by default);
     actions: space -> name -> array, what led here; drop_optimizer: leave out optimizer state that no longer fits;
     checkpoints: further checkpoints of the same graph, canon's format only.
     The file appears whole or not at all. Raises WriteError, UsageError with the path in front.
     """
     try:
-        _write(
+        return _write(
             run,
             Path(path),
             fmt,
@@ -137,22 +166,24 @@ def _write(
     actions: Mapping[str, Mapping[str, Array]],
     drop_optimizer: bool,
     checkpoints: Sequence[Run],
-) -> None:
+) -> tuple[str, ...]:
     if fmt is not None and fmt not in WRITES:
         raise UsageError(
             "", f"canon cannot write {fmt!r}", f"Formats to write: {', '.join(WRITES)}, or that of the file it came from."
         )
-    if fmt == "canon" or run.format == canon_hdf5.NAME:
+    if fmt == "canon" or (fmt is None and run.format == canon_hdf5.NAME):
         canon_hdf5.write((run, *checkpoints), path, actions)
-        return
+        return ()
     if checkpoints:
         raise UsageError("", "only canon's own format holds several checkpoints")
+    if fmt is not None:
+        return NEW[fmt](run, path)
     try:
-        container(source)
-        with hdf5(source) as f:
-            form = _form(f)
+        with _opened(source) as (form, _):
+            pass
     except CanonError as e:
         raise e.at(f"the source {source}") from e
     if form is strangers:
         raise UsageError("", f"the source {source} holds no network", "Name the file that the run was read from.")
     form.write(run, path, source, actions, drop_optimizer=drop_optimizer)
+    return ()

@@ -21,7 +21,8 @@ import numpy as np
 
 from canon import __version__
 from canon.errors import CorruptFile, UnknownFormat, UsageError
-from canon.formats.common import Request, bounded, check_name, load, natural, node, replacing, text, walk, write_arrays
+from canon.formats.common import Request, bounded, check_string, load, natural, node, text, walk
+from canon.formats.common_write import check_name, replacing, write_arrays
 from canon.network import Network
 from canon.ops import Op
 from canon.ops.base import Array
@@ -95,6 +96,7 @@ def _architecture(f: Any) -> dict[str, Any]:
     if dataset is None:
         raise CorruptFile("", "a canon file without an architecture")
     bounded(dataset)
+    check_string(dataset)
     try:
         found = json.loads(text(dataset[()]))
         if isinstance(found, dict) and {"inputs", "ops", "outputs"} <= set(found):

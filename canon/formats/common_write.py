@@ -92,11 +92,23 @@ def _put(f: Any, name: str, tensor: Array, place: Place) -> None:
         raise WriteError("", f"tensor {name!r} of shape {tensor.shape} does not go into {place.path!r} of shape {shape}")
     stored = to_stored(tensor, place, shape)
     with np.errstate(over="ignore"):
-        values = stored.astype(dataset.dtype)  # the one cast on the way out
-    if values.itemsize < stored.itemsize and not np.array_equal(np.isfinite(values), np.isfinite(stored)):
+        values = _cast(stored, dataset.dtype)  # the one cast on the way out
+    if (
+        values.dtype.kind == "f"
+        and values.itemsize < stored.itemsize
+        and not np.array_equal(np.isfinite(values), np.isfinite(stored))
+    ):
         raise WriteError("", f"tensor {name!r} holds values beyond the range of {dataset.dtype}, the source's type",
                          "Write it in canon's own format.")  # fmt: skip
     dataset[...] = values
+
+
+def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    if dtype.kind != "V":
+        return values.astype(dtype)
+    bits = np.ascontiguousarray(values, "<f4").view("<u4")  # bfloat16: the upper half, rounded to nearest, ties to even
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2").view(dtype)
 
 
 def write_arrays(f: Any, root: str, arrays: Mapping[str, Mapping[str, Array]]) -> None:

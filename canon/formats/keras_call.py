@@ -18,6 +18,7 @@ from canon.ops.base import Array, Shape
 from canon.run import Stored
 
 UNKNOWN_MASK = ""
+MOST_OPS = 50_000
 REFUSAL = "canon does not guess which units a layer it does not know leaves free."
 PLAIN = ("relu", "tanh", "sigmoid", "softsign", "selu", "softplus", "linear", "silu", "exp", "hard_tanh", "hard_swish",
          "mish", "log_sigmoid")  # fmt: skip
@@ -39,14 +40,22 @@ class Graph:
     """The step mask that travels beside a value; UNKNOWN_MASK where several met."""
     flips_unknown: list[str] = field(default_factory=list)
     """Tensors that Theano would have flipped, if it was Theano."""
+    counted: list[None] = field(default_factory=list)
 
     def note(self, line: str) -> None:
         """Add a note, once."""
         if line not in self.notes:
             self.notes.append(line)
 
+    def count(self) -> None:
+        """Count an op, or a model called: models that call models twice, and so on, would go on for ever."""
+        self.counted.append(None)
+        if len(self.counted) > MOST_OPS:
+            raise CorruptFile("", f"a configuration that unfolds into more than {MOST_OPS:,} operations")
+
     def add(self, op: Op) -> None:
         """Add an op; its output's shape follows at once, so that every fault names the layer where it arises."""
+        self.count()
         params = {role: self.tensors[t].shape for role, t in op.params.items()}
         self.shapes[op.output] = kind_of(op).shape(op, [self.shapes[v] for v in op.inputs], params)
         self.ops.append(op)

@@ -6,11 +6,13 @@ Shared by the formats that hold a configuration and those that do not.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from canon.errors import CorruptFile
-from canon.formats.common import node, strings, text, walk
+from canon.formats.common import MOST_OBJECTS, natural, node, strings, text, walk
 
 OLD_NAMES = {
     "W": "kernel",
@@ -35,6 +37,8 @@ class Entry:
 
     name: str
     dataset: Any
+    told: str = ""
+    """Its role, where the name does not say it (Keras 0.x)."""
 
     @property
     def path(self) -> str:
@@ -49,6 +53,8 @@ class Entry:
     @property
     def role(self) -> str:
         """What the weight is to its layer, in Keras 2's words ("kernel")."""
+        if self.told:
+            return self.told
         last = self.parts[-1]
         old = _OLD.search(last)
         return OLD_NAMES.get(old[1], old[1]) if old else last
@@ -57,12 +63,13 @@ class Entry:
 @dataclass(frozen=True)
 class Era:
     """Which Keras wrote a file. major: 1, 2, 3; theano: whether its convolution kernels are flipped;
-    unknown_backend: whether they might be.
+    unknown_backend: whether they might be; half_pixel: whether bilinear resizing samples at the centres of pixels.
     """
 
     major: int
     theano: bool
     unknown_backend: bool
+    half_pixel: bool = True
 
     @property
     def hard_sigmoid(self) -> float:
@@ -80,7 +87,10 @@ def era(*nodes: Any, told: dict[str, Any] | None = None) -> Era:
         found[name] = values[0] if values else ""
     version = re.match(r"\d+", found["keras_version"])
     major = int(version[0]) if version else 1
-    return Era(max(major, 1), major < 3 and found["backend"] == "theano", major < 2 and not found["backend"])
+    theano = major < 3 and found["backend"] == "theano"
+    numbers = tuple(int(n) for n in re.findall(r"\d+", found["keras_version"])[:2])
+    half_pixel = numbers >= (2, 4) or "-tf" in found["keras_version"] or major >= 3
+    return Era(max(major, 1), theano, major < 2 and not found["backend"], half_pixel)
 
 
 def layers(root: Any) -> dict[str, list[Entry]]:
@@ -89,11 +99,44 @@ def layers(root: Any) -> dict[str, list[Entry]]:
     Raises CorruptFile naming the layer whose list and group do not agree.
     """
     names = strings(root, "layer_names")
+    if names is None and "nb_layers" in root.attrs:
+        return _numbered(root)
     if names is None:
         raise CorruptFile("", "Keras weights without the attribute layer_names")
-    if twice := [n for n in names if names.count(n) > 1]:
+    if twice := [name for name, n in Counter(names).items() if n > 1]:
         raise CorruptFile(f"layer {twice[0]!r}", "is listed twice in layer_names")
-    return {name: _entries(root, name) for name in names}
+    found: dict[str, list[Entry]] = {}
+    total = 0
+    for name in names:
+        found[name] = _entries(root, name)
+        total += 1 + len(found[name])
+        if total > MOST_OBJECTS:
+            raise CorruptFile("", f"lists more than {MOST_OBJECTS:,} layers and weights", "No network is kept so.")
+    return found
+
+
+def _numbered(root: Any) -> dict[str, list[Entry]]:
+    """Keras 0.x: layer_0/param_0 and so on, whose roles their number and shapes tell."""
+    found = {}
+    for name in sorted((n for n in root if re.fullmatch(r"layer_\d+", n)), key=natural):
+        datasets: list[Any] = []
+        group = node(root, name)
+        while (dataset := node(group, f"param_{len(datasets)}")) is not None:
+            datasets.append(dataset)
+        roles = _guessed([len(d.shape or ()) for d in datasets])
+        found[name] = [Entry(f"param_{i}", d, role) for i, (d, role) in enumerate(zip(datasets, roles, strict=True))]
+    return found
+
+
+def _guessed(ranks: Sequence[int]) -> Sequence[str]:
+    if len(ranks) in (9, 12) and {2, 1} == set(ranks):
+        gates = "zrh" if len(ranks) == 9 else "icfo"
+        return [f"{letter}_{gate}" for gate in gates for letter in "WUb"]
+    known = {(2,): ("embeddings",), (1, 1, 1, 1): ("gamma", "beta", "running_mean", "running_std"),
+             (2, 2, 1): ("kernel", "recurrent_kernel", "bias")}  # fmt: skip
+    if len(ranks) == 2 and ranks[0] >= 2 and ranks[1] == 1:
+        return ("kernel", "bias")
+    return known.get(tuple(ranks), [str(i) for i in range(len(ranks))])
 
 
 def extra(root: Any) -> list[Entry]:

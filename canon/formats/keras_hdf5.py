@@ -5,17 +5,15 @@ Also Keras's weights-only files when a configuration is lent.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from canon.errors import CorruptFile, UnsupportedOp
-from canon.formats import keras_config, keras_groups
-from canon.formats.common import Request, node, text, write_copy
+from canon.errors import CorruptFile
+from canon.formats import keras_assign, keras_groups, keras_run, keras_specs
+from canon.formats.common import Request, node, text
+from canon.formats.common_write import write_copy
 from canon.formats.keras_call import Graph, plural
-from canon.formats.keras_layers import LAYERS
-from canon.network import Network
 from canon.ops.base import Array
 from canon.run import Run
 
@@ -33,64 +31,45 @@ def read(f: Any, path: Path, request: Request) -> Run:
     root = f if root is None and "layer_names" in f.attrs else root
     if root is None:
         raise CorruptFile("", "a Keras configuration without the weights (model_weights)")
-    config = request.keras_config if request.keras_config is not None else _config(f)
-    try:
-        return _read(root, f, path, config, lent=request.keras_config is not None)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as e:
-        raise CorruptFile(
-            "model_config", f"a Keras configuration that does not hold together ({type(e).__name__}: {str(e)[:80]})"
-        ) from e
-
-
-def _config(f: Any) -> Mapping[str, Any]:
-    try:
-        found = json.loads(text(f.attrs["model_config"]))
-    except (ValueError, RecursionError) as e:
-        raise CorruptFile("model_config", f"is not JSON ({type(e).__name__})") from e
-    if not isinstance(found, dict) or "config" not in found or "class_name" not in found:
-        raise CorruptFile("model_config", "is no Keras configuration")
-    return found
+    lent = request.keras_config is not None
+    config = request.keras_config if request.keras_config is not None else keras_run.config_of(text(f.attrs["model_config"]))
+    with keras_run.holding_together("model_config"):
+        return _read(root, f, path, config, lent=lent)
 
 
 def _read(root: Any, f: Any, path: Path, config: Mapping[str, Any], *, lent: bool) -> Run:
-    if config["class_name"] not in keras_config.MODELS:
-        raise UnsupportedOp("", f"a model of class {config['class_name']} does not describe its graph",
-                            "Save a Sequential or functional model.")  # fmt: skip
     era = keras_groups.era(root, f, told=dict(config))
     groups = keras_groups.layers(root)
-    specs = keras_config.parse(config)
     graph = Graph(era)
-    if lent:
-        groups = _paired(specs, groups, graph)
-    weights = keras_config.assign(specs, groups)
-    outputs = keras_config.wire(graph, config, specs, weights)
-    place = {e.path: i for i, e in enumerate(e for group in groups.values() for e in group)}
-    order = sorted(graph.tensors, key=lambda t: place[graph.layout[t].path])
-    network = Network({t: graph.tensors[t] for t in order}, tuple(graph.ops), graph.inputs, outputs)
-    if graph.flips_unknown:
-        graph.note(keras_groups.UNKNOWN_BACKEND)
-    if era.theano and any(getattr(place, "flip", ()) for place in graph.layout.values()):
-        graph.note(keras_groups.THEANO)
+    order = [e.path for group in groups.values() for e in group]
+    wrapped = keras_specs.of_several_devices(config)
+    if wrapped is not None:
+        graph.note("the model was spread over several devices: what each of them runs is compared")
+        entries = next((groups[name] for name in groups if name == wrapped["config"]["name"]), [])
+        specs = keras_specs.parse(wrapped)
+        whole = keras_specs.Spec("", "", "Functional", wrapped, ())
+        weights = keras_assign.nested(whole, list(keras_specs.leaves(specs)), entries)
+        config = wrapped
+    else:
+        specs = keras_specs.parse(config)
+        if lent:
+            groups = _paired(specs, groups, graph)
+        weights = keras_assign.assign(specs, groups)
     if left := keras_groups.extra(root):
         graph.note(f"weights of the model itself, in no layer and left as they are: {len(left)}")
-    return Run(
-        path=str(path),
-        format=f"keras-{era.major} {'weights ' if lent else ''}hdf5",
-        network=network,
-        layout={t: graph.layout[t] for t in order},
-        graph="borrowed" if lent else "config",
-        notes=tuple(graph.notes),
+    return keras_run.run(
+        graph, config, specs, weights, order, path, f"keras-{era.major} {'weights ' if lent else ''}hdf5", lent=lent
     )
 
 
 def _paired(
-    specs: tuple[keras_config.Spec, ...], groups: dict[str, list[keras_groups.Entry]], graph: Graph
+    specs: tuple[keras_specs.Spec, ...], groups: dict[str, list[keras_groups.Entry]], graph: Graph
 ) -> dict[str, list[keras_groups.Entry]]:
     """Groups under the names of a lent configuration: by name, or, where the names differ, in order as Keras does."""
     held = [name for name, entries in groups.items() if entries]
     if set(held) <= {spec.name for spec in specs}:
         return groups
-    takers = [spec for spec in specs if any(LAYERS[leaf.cls].weights(leaf.cfg) for leaf in keras_config.leaves([spec]))]
+    takers = [spec for spec in specs if any(leaf.layer.weights(leaf.cfg) for leaf in keras_specs.leaves([spec]))]
     if len(takers) != len(held):
         raise CorruptFile(
             "", f"{plural(len(held), 'layer')} hold weights, and the architecture has {len(takers)} that take some"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from canon.formats.keras_call import REFUSAL, Call
+from canon.formats.common import is_real
+from canon.formats.keras_call import Call
 from canon.formats.keras_groups import Entry
 from canon.formats.keras_layer import Layer
 from canon.ops import Op
@@ -18,7 +19,7 @@ BOOKKEEPING = ("name", "trainable", "dtype", "input_dtype", "batch_input_shape",
 
 def opaque(c: Call, shape: Shape) -> None:
     """Add the call as an opaque op of this output shape."""
-    params = {role: c.tensor(role) for role in c.weights}
+    params = {role: c.tensor(role) for role, entry in c.weights.items() if is_real(entry.dataset.dtype)}
     attrs = {"class_name": c.cls, "shape": list(shape), "config": function(c.cfg), "output": c.name[len(c.layer) :]}
     c.graph.add(Op("opaque", c.name, c.inputs, c.name, params, {k: v for k, v in attrs.items() if v != ""}))
     c.graph.note(f"layer {c.layer!r} ({c.cls}) is opaque: its units are not moved")
@@ -47,14 +48,25 @@ def _custom(c: Call) -> None:
     asked = c.demand()
     if asked is not None:
         opaque(c, asked)
-    elif len(shapes) == 1 and not c.weights and (len(c.inputs) > 1 or not _known(shapes)):
+    elif len(shapes) == 1 and not c.weights and (len(c.inputs) > 1 or c.cls in ELEMENTWISE):
         opaque(c, next(iter(shapes)))
     else:
         raise c.refuse("is not supported: nothing tells what shape comes out of it")
 
 
-def _known(shapes: set[Shape]) -> bool:
-    return all(None not in s for s in shapes)
+def _same_shape(c: Call) -> None:
+    opaque(c, c.graph.shapes[c.inputs[0]])
+
+
+def _attention(c: Call) -> None:
+    """Attention over values: a row for each query, as wide as the values (or as the options say)."""
+    query, value = c.graph.shapes[c.inputs[0]], c.graph.shapes[c.inputs[min(1, len(c.inputs) - 1)]]
+    if c.cls in ("Attention", "AdditiveAttention"):
+        opaque(c, (*query[:-1], value[-1]))
+    elif c.cfg.get("output_shape") is None:
+        opaque(c, query)
+    else:
+        _custom(c)
 
 
 def _named(wanted: Sequence[str], entries: Sequence[Entry]) -> Sequence[str]:
@@ -65,8 +77,18 @@ def _named(wanted: Sequence[str], entries: Sequence[Entry]) -> Sequence[str]:
     return ["/".join(e.parts) for e in entries]
 
 
-LAYERS: dict[str, Layer] = {"Lambda": Layer(_lambda)}
+ELEMENTWISE = frozenset(
+    (*(f"ops.{cls}" for cls in ("Add", "Subtract", "Multiply", "TrueDivide", "Divide", "Power", "Maximum", "Minimum")),
+     *(f"tf.{at}.{word}" for at in ("math", "__operators__") for word in ("add", "subtract", "multiply", "truediv", "pow")))
+)  # fmt: skip
+"""Functions of a value and a number."""
+SAME = ("Rescaling", "Normalization", "UnitNormalization")
+ATTENTION = ("Attention", "AdditiveAttention", "MultiHeadAttention", "GroupQueryAttention")
+
+LAYERS: dict[str, Layer] = {
+    "Lambda": Layer(_lambda),
+    **dict.fromkeys(SAME, Layer(_same_shape, named=_named)),
+    **dict.fromkeys(ATTENTION, Layer(_attention, named=_named)),
+}
 CUSTOM = Layer(_custom, named=_named)
 """Any class that is not in a table."""
-
-__all__ = ["CUSTOM", "LAYERS", "REFUSAL", "function", "opaque"]

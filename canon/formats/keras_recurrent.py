@@ -79,9 +79,7 @@ def _cell(c: Call, prefix: str, cls: str, units: int, *, double_bias: bool) -> d
             inner = int(c.weights[kernel].dataset.shape[0])
         found = {
             "kernel": c.tensor(kernel, (inner, g * units), ((1, 0, 2), (inner, g, units), (), (g * units, inner))),
-            "recurrent_kernel": c.tensor(
-                recurrent, (units, g * units), ((1, 0, 2), (units, g, units), (), (g * units, units))
-            ),
+            "recurrent_kernel": c.tensor(recurrent, (units, g * units), ((1, 0, 2), (units, g, units), (), (g * units, units))),
         }
         whole: tuple[Any, ...] = (None, (2, g * units)) if cls == "CuDNNGRU" else (None, None, (), None, True)
         found["bias"] = c.tensor(bias, (2 * g * units,), whole)

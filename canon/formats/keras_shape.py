@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from canon.formats.keras_call import UNKNOWN_MASK, Call
 from canon.formats.keras_layer import Layer, size, spatial
@@ -50,7 +51,7 @@ def _upsampling(c: Call) -> None:
     how = c.cfg.get("interpolation") or "nearest"
     if how not in ("nearest", "bilinear"):
         raise c.refuse(f"with interpolation={how!r} is not supported")
-    half = {} if how == "nearest" else {"half_pixel": c.graph.era.half_pixel}
+    half: dict[str, Any] = {} if how == "nearest" else {"half_pixel": c.graph.era.half_pixel}
     c.op("upsampling", size=c.sizes("size", rank, 2), channels=c.channels, interpolation=how, **half)
 
 
@@ -63,9 +64,9 @@ def _permute(c: Call) -> None:
 
 def _dot(c: Call) -> None:
     shapes = [c.graph.shapes[v] for v in c.inputs]
-    told = c.cfg.get("axes", -1)
+    told = c.cfg.get("axes")
     told = [told, told] if isinstance(told, int) else told
-    if len(shapes) != 2 or any(len(s) > 2 for s in shapes) or len(told) != 2:
+    if told is None or len(shapes) != 2 or any(len(s) > 2 for s in shapes) or len(told) != 2:
         raise c.refuse("on these values is not supported")
     axes = [c.axis(a) % len(s) for a, s in zip(told, shapes, strict=True)]
     c.op("dot", axes=axes, normalize=bool(c.cfg.get("normalize", False)))

@@ -66,7 +66,9 @@ def _affine(cfg: Options) -> tuple[str, ...]:
 
 
 NOISE = ("Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D", "GaussianNoise", "GaussianDropout",
-         "AlphaDropout", "ActivityRegularization")  # fmt: skip
+         "AlphaDropout", "ActivityRegularization", "RandomFlip", "RandomRotation", "RandomZoom", "RandomTranslation",
+         "RandomContrast", "RandomBrightness")  # fmt: skip
+"""What training adds at random: nothing at inference."""
 
 LAYERS: dict[str, Layer] = {
     **{f"BatchNormalization{v}": Layer(_batch_norm, lambda cfg: _affine(cfg) + STATISTICS, keeps_mask=True)

@@ -6,17 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from canon import borrow
 from canon.errors import CorruptFile
 from canon.formats import common_chain as chain
 from canon.formats import keras_groups
-from canon.formats.common import Place, Request, kernel_axes, load, to_memory, write_copy
+from canon.formats.common import Request, load
+from canon.formats.common_layout import Place, kernel_axes, to_memory
+from canon.formats.common_write import write_copy
 from canon.formats.keras_groups import Entry, Era
 from canon.ops.base import Array
 from canon.run import Run, Stored
 
 NAME = "keras weights hdf5"
-EPSILON = 1e-3
+EPSILON_TAKEN = 1e-3
 ROLES = {
     "moving_mean": "mean",
     "moving_variance": "variance",
@@ -28,7 +32,7 @@ ROLES = {
 
 def sniff(f: Any) -> bool:
     """Whether an open HDF5 file holds Keras weights without a configuration."""
-    return "model_config" not in f.attrs and ("layer_names" in f.attrs or "layer_names0" in f.attrs)
+    return "model_config" not in f.attrs and bool({"layer_names", "layer_names0", "nb_layers"} & set(f.attrs))
 
 
 def read(f: Any, path: Path, request: Request) -> Run:
@@ -43,7 +47,7 @@ def read(f: Any, path: Path, request: Request) -> Run:
             roles = {}
             for role, entry in own.items():
                 tensor = f"{name}/{role}"
-                place = _place(layer, role, entry, own, era)
+                place = place_of(layer, role, entry, own, era)
                 tensors[tensor], layout[tensor] = to_memory(load(entry.dataset), place), place
                 roles[ROLES.get(role, role)] = tensor
             parts.append(chain.Part(name, roles))
@@ -53,14 +57,18 @@ def read(f: Any, path: Path, request: Request) -> Run:
     if all(len(_sublayers(layer, entries)) <= 1 for layer, entries in groups.items()):
         bare = [layer for layer, entries in groups.items() if not entries]
         if chain.may_join(bare) is None:
-            found = chain.build(parts, tensors, channels="last", eps=EPSILON, activation=request.activation)
+            found = chain.build(parts, tensors, channels="last", eps=EPSILON_TAKEN, activation=request.activation)
+    network = found or chain.apart(parts, tensors)
+    windows = {t: v for t, v in tensors.items() if v.ndim > 2 and t.endswith("/kernel")} if era.unknown_backend else {}
+    flipped = {t: np.flip(v, tuple(range(2, v.ndim))) for t, v in windows.items()}
     return Run(
         path=str(path),
         format=NAME,
-        network=found or chain.apart(parts, tensors),
+        network=network,
         layout=layout,
         graph="chain" if found else "none",
         activations_known=found is not None and request.activation is not None,
+        alternatives=(network.with_tensors(flipped),) if flipped else (),
         notes=tuple(_notes(parts, tensors, era, chained=found is not None, told=request.activation)),
     )
 
@@ -79,8 +87,8 @@ def _sublayers(layer: str, entries: Sequence[Entry]) -> dict[str, dict[str, Entr
     return found
 
 
-def _place(layer: str, role: str, entry: Entry, own: Mapping[str, Entry], era: Era) -> Place:
-    """How a stored weight becomes (out, in, *window)."""
+def place_of(layer: str, role: str, entry: Entry, own: Mapping[str, Entry], era: Era) -> Place:
+    """How a stored weight becomes (out, in, *window), from its role and those beside it."""
     shape = entry.dataset.shape
     n = len(shape)
     if role == "kernel" and "recurrent_kernel" not in own and n >= 2:
@@ -104,7 +112,7 @@ def _notes(
         return [borrow.NO_CHAIN]
     notes = [] if told is not None else [borrow.UNRECORDED]
     if any("mean" in part.roles for part in parts):
-        notes.append(f"{borrow.EPSILON} Keras's {EPSILON:g} is taken")
+        notes.append(f"{borrow.EPSILON} Keras's {EPSILON_TAKEN:g} is taken")
     if era.theano and any(t.ndim > 2 for t in tensors.values()):
         notes.append(keras_groups.THEANO)
     if era.unknown_backend and any(t.ndim > 2 for t in tensors.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -11,10 +11,10 @@ from canon.errors import ReadError, UnknownFormat
 
 HEAD = 4096
 HDF5 = b"\x89HDF\r\n\x1a\n"
-NOT_YET = "canon reads HDF5 for now: Keras models and weights, tensors dumped by name, and its own format."
+NOT_YET = "canon reads Keras models and weights, tensors dumped by name into HDF5 or .npz, and its own format."
 
 
-def container(path: Path) -> Literal["hdf5", "json"]:
+def container(path: Path) -> Literal["hdf5", "json", "zip"]:
     """What to open the file as. Raises ReadError or UnknownFormat in one line that says what it is."""
     try:
         if path.is_dir():
@@ -31,7 +31,9 @@ def container(path: Path) -> Literal["hdf5", "json"]:
         return "hdf5"
     if head.lstrip()[:1] in (b"{", b"["):
         return "json"
-    what, hint = _stranger(path, head)
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return "zip"
+    what, hint = _stranger(head)
     raise UnknownFormat("", what, hint)
 
 
@@ -47,7 +49,7 @@ def _behind_userblock(path: Path) -> bool:
     return False
 
 
-def _stranger(path: Path, head: bytes) -> tuple[str, str]:
+def _stranger(head: bytes) -> tuple[str, str]:
     start = head.lstrip().lower()
     if not head:
         return "an empty file", "Fetch it again."
@@ -57,8 +59,6 @@ def _stranger(path: Path, head: bytes) -> tuple[str, str]:
         return f"a Git LFS pointer{real}", "Fetch it with `git lfs pull`."
     if start.startswith((b"<!doctype html", b"<html")):
         return "an HTML page, not a model", "The download went wrong: fetch the raw file."
-    if head.startswith(b"PK\x03\x04"):
-        return _zip(path)
     if head.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")):
         return "a Python pickle (torch before 1.6 saved so), not read yet: unpickling runs code", NOT_YET
     if head.startswith(b"\x93NUMPY"):
@@ -83,16 +83,11 @@ def _stranger(path: Path, head: bytes) -> tuple[str, str]:
     return "no format that canon knows", NOT_YET
 
 
-def _zip(path: Path) -> tuple[str, str]:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError):
-        return "a damaged zip archive", "Fetch it again."
-    if "config.json" in names and any(name.endswith(".weights.h5") for name in names):
-        return "a Keras 3 archive (.keras), not read yet", "Save the model as .h5 to compare it."
-    if any(name.rsplit("/", 1)[-1] == "data.pkl" for name in names):
+def in_zip(names: Iterable[str]) -> tuple[str, str]:
+    """What a zip archive of these members is, where canon does not read it, and a hint."""
+    found = list(names)
+    if any(name.rsplit("/", 1)[-1] == "data.pkl" for name in found):
         return "a torch file, not read yet", NOT_YET
-    if names and all(name.endswith(".npy") for name in names):
-        return "a numpy archive (.npz), not read yet", NOT_YET
+    if "saved_model.pb" in {name.rsplit("/", 1)[-1] for name in found}:
+        return "a zipped TensorFlow SavedModel, which canon does not read", "Save the model as .keras or .h5."
     return "a zip archive, not a network that canon reads", NOT_YET

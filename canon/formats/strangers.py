@@ -37,15 +37,8 @@ def _known(f: Any) -> tuple[str, str] | None:
             f"a PyTables file{kept}: logs of training, not a network",
             "Export the policy's weights by name to compare it.",
         )
-    if any(f.attrs.get(a) is not None for a in ("nb_layers",)) or "layer_0/param_0" in names:
-        return (
-            "weights of Keras 0.x (layer_0/param_0), a layout that canon does not read",
-            "Load and save them with Keras 1 or 2.",
-        )
     if node(f, "layer/0/neuron") is not None or any("/neuron/" in name for name in names):
         return "a spiking network (lava-dl): its neurons are not scaled or relabelled as layers of numbers are", ""
-    if top & {"_layer_checkpoint_dependencies", "layers"} and any("/vars/" in name for name in names):
-        return "Keras 3 weights (.weights.h5), not read yet", "Save the model as .h5, with its configuration."
     if "_NCProperties" in f.attrs:
         return "a netCDF file: data, not a network", ""
     if "#refs#" in top or any(

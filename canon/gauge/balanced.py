@@ -19,6 +19,8 @@ from canon.symmetry import Floats, Symmetry, factor, gauges_of
 
 _REACH = 40.0
 """Bound on each log-scale beside the start: beyond it a minimum is only approached at infinity."""
+_SETTLED = 1e-6
+"""Factors all this near one say that the network is balanced already."""
 
 
 def balanced(
@@ -41,6 +43,10 @@ def balanced(
         options={"maxiter": steps, "maxfun": 2 * steps, "ftol": 1e-13, "gtol": tolerance, "maxcor": 20},
     )  # fmt: skip
     gauges = dict(start.gauges)
+    total = {g: np.exp(found.x[at]) * gauges.get(g, 1.0) for g, at in problem.at.items()}
+    if all(np.abs(f - 1.0).max(initial=0.0) <= _SETTLED for f in total.values()):
+        # balanced already, as far as the solver can tell: balancing twice changes nothing
+        return Gauged({g: f for g, f in gauges.items() if g not in problem.at}, start.margins)
     for g, at in problem.at.items():
         scale = np.exp(found.x[at])
         gauges[g] = gauges[g] * scale if g in gauges else scale

@@ -154,6 +154,14 @@ def across(size: int, out: AxisRef, inner: AxisRef) -> Leg:
     return Leg(size, out, up=(out,), down=(inner,), role="in")
 
 
+def labels_only(eq: Equations, *axes: AxisRef) -> None:
+    """Nothing but relabelling along these axes: the same numbers meet all their entries."""
+    for axis in axes:
+        eq.units(axis)
+        eq.scale((axis, 1))
+        eq.sign((axis, 1))
+
+
 def plain(size: int) -> Leg:
     """A parameter axis along which nothing moves (a kernel's height and width)."""
     return Leg(size)

@@ -24,7 +24,7 @@ class Exp(Elementwise):
         return np.exp(z)
 
     def magnitude(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
-        return np.exp(inputs[0]) * (1 + inputs[0])
+        return np.asarray(np.exp(inputs[0]) * (1 + inputs[0]))
 
     def both(self, op: Op, inputs: Sequence[Array], sizes: Sequence[Array], params: Mapping[str, Array]) -> tuple[Array, Array]:
         y = np.exp(inputs[0])
@@ -206,12 +206,12 @@ class LogSoftmax(OpKind):
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         (z,) = inputs
         z = z - z.max(**self._along(op))
-        return z - np.log(np.exp(z).sum(**self._along(op)))
+        return np.asarray(z - np.log(np.exp(z).sum(**self._along(op))))
 
     def magnitude(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         (m,) = inputs
         along = self._along(op)
-        return m + m.max(**along) + np.log(m.shape[along["axis"]])
+        return np.asarray(m + m.max(**along) + np.log(m.shape[along["axis"]]))
 
     def _along(self, op: Op) -> dict[str, Any]:
         axis = int(op.attrs.get("axis", -1))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from canon.errors import ShapeConflict, UnsupportedOp
-from canon.ops.base import Array, AxisRef, Equations, Op, OpKind, Shape, across, expect, plain, reads, writes
+from canon.ops.base import Array, AxisRef, Equations, Op, OpKind, Shape, across, expect, labels_only, plain, reads, writes
 from canon.ops.geometry import (
     channel_axis,
     from_last,
@@ -66,6 +66,9 @@ class Dense(OpKind):
         eq.param("kernel", writes(n, out), reads(eq.in_shapes[0][-1] or 0, inner))
         if "bias" in op.params:
             eq.param("bias", writes(n, out))
+            labels_only(eq, *lead)
+        for axis in lead:
+            eq.centre(axis, 0.0)
         anchor_flips(op, eq, inner, out, zeros=False)
         eq.emit((*lead, out))
 

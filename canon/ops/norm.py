@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from canon.ops.base import Array, Equations, Leg, Op, OpKind, Shape, across, expect, writes
+from canon.ops.base import Array, Equations, Leg, Op, OpKind, Shape, across, expect, labels_only, writes
 
 
 def _axis(op: Op, rank: int) -> int:
@@ -43,6 +43,7 @@ class BatchNorm(OpKind):
     def equations(self, op: Op, eq: Equations) -> None:
         at = _axis(op, len(eq.out_shape))
         inner, n = eq.inputs[0][at], eq.out_shape[at] or 0
+        labels_only(eq, *(axis for i, axis in enumerate(eq.inputs[0]) if i != at))
         eq.units(inner)
         out = eq.alike(inner)
         eq.units(out)
@@ -101,6 +102,7 @@ class ScaleShift(OpKind):
     def equations(self, op: Op, eq: Equations) -> None:
         at = _axis(op, len(eq.out_shape))
         inner, n = eq.inputs[0][at], eq.out_shape[at] or 0
+        labels_only(eq, *(axis for i, axis in enumerate(eq.inputs[0]) if i != at))
         eq.units(inner)
         out = eq.alike(inner)
         eq.units(out)

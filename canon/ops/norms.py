@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from canon.ops.base import Array, AxisRef, Equations, Leg, Op, OpKind, Shape, expect, writes
+from canon.ops.base import Array, AxisRef, Equations, Leg, Op, OpKind, Shape, expect, labels_only, writes
 
 
 class _Norm(OpKind):
@@ -118,14 +118,9 @@ class LayerNorm(_Norm):
         at = self._axes(op, len(eq.out_shape))
         axes = list(eq.inputs[0])
         inner = [axes[i] for i in at]
-        for i in at:
-            # one axis carries the gauge of what goes out; a product of several would say the same thing twice
-            eq.units(axes[i])
-            if i == at[-1]:
-                axes[i] = self._out(op, eq, axes[i], self.signs)
-            else:
-                eq.scale((axes[i], 1))
-                eq.sign((axes[i], 1))
+        # one axis carries the gauge of what goes out; a product of several would say the same thing twice
+        labels_only(eq, *(axis for i, axis in enumerate(axes) if i != at[-1]))
+        axes[at[-1]] = self._out(op, eq, axes[at[-1]], self.signs)
         self._tensors(op, eq, [(eq.out_shape[i], axes[i]) for i in at], inner if self.signs else ())
         eq.emit(axes)
 

@@ -108,7 +108,7 @@ class RepeatVector(OpKind):
         return (int(op.attrs["n"]), *inputs[0])
 
     def equations(self, op: Op, eq: Equations) -> None:
-        eq.emit([eq.fixed(int(op.attrs["n"]), "steps"), *eq.inputs[0]])
+        eq.emit([eq.fixed(int(op.attrs["n"]), "positions"), *eq.inputs[0]])
 
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         return np.repeat(inputs[0][:, None], int(op.attrs["n"]), axis=1)
@@ -127,7 +127,7 @@ class Reverse(OpKind):
         axes = list(eq.inputs[0])
         at = int(op.attrs.get("axis", 0)) % len(axes)
         eq.fix(axes[at], f"{op.name} reverses them")
-        axes[at] = eq.fixed(eq.out_shape[at], "steps")
+        axes[at] = eq.fixed(eq.out_shape[at], "positions")
         eq.emit(axes)
 
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:

@@ -11,13 +11,13 @@ what they compute must stay; all columns of the recurrent kernel take 1 / s. The
 step's output, so flips about another point than zero (f a sigmoid) are not free. With f linear, a simple RNN has any
 matrix in the place of s: left out. Flips of what comes in about another point than zero are left out as well.
 
-Sources: Hochreiter, Schmidhuber 1997; Cho et al. 2014. Signs of LSTM units are in Godfrey et al. 2022's sense intertwiners.
+Sources: Hochreiter, Schmidhuber 1997; Cho et al. 2014; the group by what intertwines, Godfrey et al. 2022.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,30 +25,9 @@ from canon.errors import UnsupportedOp
 from canon.ops.activations import Elementwise
 from canon.ops.base import Array, Equations, Op, OpKind, Shape, expect, plain, reads, writes
 
-_Number = Any
-"""Array or _Sized: the cells are written once for both."""
-_Function = Callable[[_Number], _Number]
-
-
-class _Sized:
-    """A value with what an error of one in its parts can move it by, to first order."""
-
-    __slots__ = ("size", "value")
-
-    def __init__(self, value: Array, size: Array) -> None:
-        self.value, self.size = value, size
-
-    def __add__(self, other: _Sized) -> _Sized:
-        return _Sized(self.value + other.value, self.size + other.size)
-
-    def __sub__(self, other: _Sized) -> _Sized:
-        return _Sized(self.value - other.value, self.size + other.size)
-
-    def __mul__(self, other: _Sized) -> _Sized:
-        return _Sized(self.value * other.value, np.abs(self.value) * other.size + np.abs(other.value) * self.size)
-
-    def __getitem__(self, at: Any) -> _Sized:
-        return _Sized(self.value[at], self.size[at])
+_Function = Callable[[Array], Array]
+_TRIALS, _NUDGE, _CAUTION = 4, 2.0**-36, 8.0
+"""How often a layer is run on changed numbers, by how much they are changed, and by how much more its outputs may move."""
 
 
 class _Recurrent(OpKind):
@@ -111,82 +90,58 @@ class _Recurrent(OpKind):
         eq.param("recurrent_kernel", writes(n, rows), reads(u, state))
         if "bias" in op.params:
             eq.param("bias", *map(plain, eq.param_shapes["bias"][:-1]), writes(n, rows))
-        eq.emit((eq.fixed(eq.out_shape[0], "steps"), state) if op.attrs.get("return_sequences") else (state,))
+        eq.emit((eq.fixed(eq.out_shape[0], "positions"), state) if op.attrs.get("return_sequences") else (state,))
 
     # running
 
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         x, *masks = inputs
-        biases = self._biases(params)
-        read = x @ params["kernel"].T + biases[0]
-        zero = np.zeros((len(x), params["recurrent_kernel"].shape[1]), x.dtype)
         recurrent = params["recurrent_kernel"].T
+        none = np.zeros(recurrent.shape[1], x.dtype)
+        bias = params.get("bias", none)
+        first, second = (bias, none) if bias.ndim == 1 else (bias[0], bias[1])
 
-        def back(h: _Number, columns: slice = slice(None)) -> _Number:
-            return h @ recurrent[:, columns] + biases[1][columns]
+        def back(h: Array, columns: slice = slice(None)) -> Array:
+            return np.asarray(h @ recurrent[:, columns] + second[columns])
 
-        found = self._run(op, [read[:, t] for t in range(x.shape[1])], masks, zero, back, _applied)
-        return found if isinstance(found, np.ndarray) else np.stack(found, axis=1)
+        f, g = (_Applied(*_function(op, name)) for name in ("activation", "recurrent_activation"))
+        read = x @ params["kernel"].T + first
+        zero = np.zeros((len(x), len(recurrent)), x.dtype)
+        state: tuple[Array, ...] = (zero, zero)
+        out, outputs = zero, []
+        for t in range(x.shape[1])[:: -1 if op.attrs.get("go_backwards") else 1]:
+            new = self.step(op, read[:, t], state, back, f, g)
+            shown = new[0]
+            if masks:
+                counts = masks[0][:, t, None] != 0
+                new = tuple(np.where(counts, a, b) for a, b in zip(new, state, strict=False))
+                shown = np.where(counts, shown, zero if op.attrs.get("zero_output_for_mask") else out)
+            state, out = new, shown
+            outputs.append(shown)
+        return np.stack(outputs, axis=1) if op.attrs.get("return_sequences") else out
 
     def magnitude(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         return self.both(op, inputs, inputs, params)[1]
 
     def both(self, op: Op, inputs: Sequence[Array], sizes: Sequence[Array], params: Mapping[str, Array]) -> tuple[Array, Array]:
-        x, *masks = inputs
+        """The output, and how far it moves where every number that goes in is changed by one part of its size.
+
+        Measured, not bounded: a bound is multiplied by |U| at every step and says nothing after twenty. The layer is run on
+        numbers changed at random; the root mean square of what follows, over trials and units, is taken several times.
+        """
+        (x, *masks), rng = inputs, np.random.default_rng(0)
         params = {r: np.asarray(p, x.dtype) for r, p in params.items()}
-        biases, kernel, recurrent = self._biases(params), params["kernel"].T, params["recurrent_kernel"].T
-        steep = np.abs(recurrent)
-        read = _Sized(x @ kernel + biases[0], sizes[0] @ np.abs(kernel) + np.abs(biases[0]))
-        nothing = np.zeros((len(x), len(recurrent)), x.dtype)
-
-        def back(h: _Number, columns: slice = slice(None)) -> _Number:
-            b = biases[1][columns]
-            return _Sized(h.value @ recurrent[:, columns] + b, h.size @ steep[:, columns] + np.abs(b))
-
-        steps = [read[:, t] for t in range(x.shape[1])]
-        found = self._run(op, steps, masks, _Sized(nothing, nothing), back, _sized)
-        every = [found] if isinstance(found, _Sized) else found
-        # each step rounds once more, which the count of affine maps does not know of
-        y, m = np.stack([s.value for s in every], axis=1), np.stack([s.size for s in every], axis=1) * max(1, len(steps))
-        return (y[:, 0], m[:, 0]) if isinstance(found, _Sized) else (y, m)
-
-    def _biases(self, params: Mapping[str, Array]) -> tuple[Array, Array]:
-        """What is added to W x and to U h."""
-        zero = np.zeros(len(params["kernel"]), params["kernel"].dtype)
-        bias = params.get("bias", zero)
-        return (bias, zero) if bias.ndim == 1 else (bias[0], bias[1])
-
-    def _run(
-        self,
-        op: Op,
-        read: Sequence[_Number],
-        masks: Sequence[Array],
-        zero: _Number,
-        back: _Function,
-        apply: Callable[..., _Number],
-    ) -> _Number:
-        """The outputs of all steps as a list, or of the last one; read: W x + b, step by step."""
-        f, g = (
-            (lambda z, kind=kind, inner=inner: apply(kind, inner, z))
-            for kind, inner in (_function(op, "activation"), _function(op, "recurrent_activation"))
-        )
-        order = range(len(read))
-        state: tuple[_Number, ...] = (zero, zero)
-        out, outputs = zero, []
-        for t in reversed(order) if op.attrs.get("go_backwards") else order:
-            new = self.step(op, read[t], state, back, f, g)
-            shown = new[0]
-            if masks:
-                counts = masks[0][:, t, None] != 0
-                new = tuple(_chosen(counts, a, b) for a, b in zip(new, state, strict=False))
-                shown = _chosen(counts, shown, zero if op.attrs.get("zero_output_for_mask") else out)
-            state, out = new, shown
-            outputs.append(shown)
-        return outputs if op.attrs.get("return_sequences") else state[0]
+        y = self.forward(op, inputs, params)
+        total = np.zeros_like(y[..., :1])
+        for _ in range(_TRIALS):
+            near = {r: p + _NUDGE * rng.choice([-1.0, 1.0], p.shape) * np.abs(p) for r, p in params.items()}
+            moved = self.forward(op, [x + _NUDGE * rng.choice([-1.0, 1.0], x.shape) * sizes[0], *masks], near)
+            total += (((moved - y) / _NUDGE) ** 2).mean(axis=-1, keepdims=True)
+        return y, np.abs(y) + _CAUTION * np.sqrt(total / _TRIALS)
 
     def step(
-        self, op: Op, read: _Number, state: tuple[_Number, ...], back: _Function, f: _Function, g: _Function
-    ) -> tuple[_Number, ...]:
+        self, op: Op, read: Array, state: tuple[Array, ...], back: Callable[..., Array], f: _Function, g: _Function
+    ) -> tuple[Array, ...]:
         """The new state, output first. read: W x + b; back: h -> U h (+ its bias); f, g: activation, gate."""
         raise NotImplementedError
 
@@ -198,8 +153,8 @@ class SimpleRnn(_Recurrent):
     gates, candidate = 1, 0
 
     def step(
-        self, op: Op, read: _Number, state: tuple[_Number, ...], back: _Function, f: _Function, g: _Function
-    ) -> tuple[_Number, ...]:
+        self, op: Op, read: Array, state: tuple[Array, ...], back: Callable[..., Array], f: _Function, g: _Function
+    ) -> tuple[Array, ...]:
         return (f(read + back(state[0])),)
 
 
@@ -210,10 +165,10 @@ class Lstm(_Recurrent):
     gates, candidate = 4, 2
 
     def step(
-        self, op: Op, read: _Number, state: tuple[_Number, ...], back: _Function, f: _Function, g: _Function
-    ) -> tuple[_Number, ...]:
+        self, op: Op, read: Array, state: tuple[Array, ...], back: Callable[..., Array], f: _Function, g: _Function
+    ) -> tuple[Array, ...]:
         h, c = state
-        i, forget, new, o = _blocks(read + back(h), 4)
+        i, forget, new, o = np.split(read + back(h), 4, axis=-1)
         c = g(forget) * c + g(i) * f(new)
         return g(o) * f(c), c
 
@@ -231,17 +186,17 @@ class Gru(_Recurrent):
         return (2, n) if op.attrs.get("reset_after") else (n,)
 
     def step(
-        self, op: Op, read: _Number, state: tuple[_Number, ...], back: Any, f: _Function, g: _Function
-    ) -> tuple[_Number, ...]:
+        self, op: Op, read: Array, state: tuple[Array, ...], back: Callable[..., Array], f: _Function, g: _Function
+    ) -> tuple[Array, ...]:
         h = state[0]
-        x = _blocks(read, 3)
-        u = _width(read) // 3
+        x = np.split(read, 3, axis=-1)
+        u = h.shape[-1]
         if op.attrs.get("reset_after"):
-            hz, hr, hh = _blocks(back(h), 3)
+            hz, hr, hh = np.split(back(h), 3, axis=-1)
             z, r = g(x[0] + hz), g(x[1] + hr)
             new = f(x[2] + r * hh)
         else:
-            hz, hr = _blocks(back(h, slice(0, 2 * u)), 2)
+            hz, hr = np.split(back(h, slice(0, 2 * u)), 2, axis=-1)
             z, r = g(x[0] + hz), g(x[1] + hr)
             new = f(x[2] + back(r * h, slice(2 * u, None)))
         return (new + z * (h - new),)
@@ -267,26 +222,11 @@ def _function(op: Op, name: str) -> tuple[Elementwise, Op]:
     return kind, Op(kind_name, op.name, (), "", attrs=attrs)
 
 
-def _applied(kind: Elementwise, inner: Op, z: Array) -> Array:
-    return kind.forward(inner, [z], {})
+class _Applied:
+    """An elementwise kind as a function of arrays."""
 
+    def __init__(self, kind: Elementwise, inner: Op) -> None:
+        self._kind, self._inner = kind, inner
 
-def _sized(kind: Elementwise, inner: Op, z: _Sized) -> _Sized:
-    y, m = kind.both(inner, [z.value], [z.size], {})
-    return _Sized(y, m)
-
-
-def _chosen(where: Array, a: _Number, b: _Number) -> _Number:
-    if isinstance(a, _Sized):
-        return _Sized(np.where(where, a.value, b.value), np.where(where, a.size, b.size))
-    return np.where(where, a, b)
-
-
-def _width(z: _Number) -> int:
-    return int((z.value if isinstance(z, _Sized) else z).shape[-1])
-
-
-def _blocks(z: _Number, n: int) -> list[_Number]:
-    """n blocks of equal width along the last axis."""
-    u = _width(z) // n
-    return [z[..., i * u : (i + 1) * u] for i in range(n)]
+    def __call__(self, z: Array) -> Array:
+        return self._kind.forward(self._inner, [z], {})

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from canon.errors import ShapeConflict, UnsupportedOp
-from canon.ops.base import Array, Equations, Op, OpKind, Shape, expect, plain, writes
+from canon.ops.base import Array, Equations, Op, OpKind, Shape, expect, labels_only, plain, writes
 
 
 class Embedding(OpKind):
@@ -33,10 +33,7 @@ class Embedding(OpKind):
 
     def equations(self, op: Op, eq: Equations) -> None:
         rows, n = eq.param_shapes["table"]
-        for axis in eq.inputs[0]:
-            eq.units(axis)
-            eq.scale((axis, 1))
-            eq.sign((axis, 1))
+        labels_only(eq, *eq.inputs[0])
         out = eq.fresh(n)
         eq.centre(out, 0.0)
         eq.param("table", plain(rows), writes(n, out))
@@ -45,10 +42,9 @@ class Embedding(OpKind):
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         (x,) = inputs
         rows = x.astype(np.intp)
-        if x.size and (rows.min() < 0 or rows.max() >= len(params["table"]) or (rows != x).any()):
-            raise ShapeConflict(
-                op.name, f"tokens are whole numbers from 0 to {len(params['table']) - 1}, and some input is not"
-            )
+        last = len(params["table"]) - 1
+        if x.size and (rows.min() < 0 or rows.max() > last or (rows != x).any()):
+            raise ShapeConflict(op.name, f"tokens are whole numbers from 0 to {last}, and some input is not")
         return params["table"][rows]
 
     def magnitude(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
@@ -64,12 +60,10 @@ class _Masks(OpKind):
 
     def _looked_at(self, op: Op, eq: Equations) -> None:
         """Whether all units equal the mask's value: that they are zero has any scale and sign, another value has none."""
-        features = eq.inputs[0][-1]
+        *steps, features = eq.inputs[0]
         eq.units(features)
         eq.centre(features, 0.0)
-        if self._value(op):
-            eq.scale((features, 1))
-            eq.sign((features, 1))
+        labels_only(eq, *steps, *([features] if self._value(op) else []))
 
 
 class Masking(_Masks):
@@ -86,7 +80,7 @@ class Masking(_Masks):
 
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         (x,) = inputs
-        return x * (x != self._value(op)).any(axis=-1, keepdims=True)
+        return np.asarray(x * (x != self._value(op)).any(axis=-1, keepdims=True))
 
     def magnitude(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         return inputs[0]
@@ -113,7 +107,7 @@ class StepMask(_Masks):
             lead.pop()
         for axis in lead:
             eq.fix(axis, f"steps that {op.name} looks at")
-        eq.emit([eq.fixed(n, "steps") for n in eq.out_shape])
+        eq.emit([eq.fixed(n, "positions") for n in eq.out_shape])
 
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         (x,) = inputs
@@ -146,4 +140,4 @@ class MaskedAvgPool(OpKind):
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         x, mask = inputs
         with np.errstate(invalid="ignore"):  # a sample whose steps are all masked has no mean
-            return np.einsum("bt,btf->bf", mask, x) / mask.sum(axis=1, keepdims=True)
+            return np.asarray(np.einsum("bt,btf->bf", mask, x) / mask.sum(axis=1, keepdims=True))

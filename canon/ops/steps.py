@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from canon.errors import UnsupportedOp
-from canon.ops.base import Array, AxisRef, Equations, Op, OpKind, Shape, kind_of
+from canon.ops.base import Array, AxisRef, Equations, Op, OpKind, Shape, kind_of, labels_only
 
 
 class TimeDistributed(OpKind):
@@ -26,8 +26,8 @@ class TimeDistributed(OpKind):
     def _inner(self, op: Op) -> tuple[OpKind, Op]:
         said = op.attrs["inner"]
         inner = Op(str(said["kind"]), op.name, op.inputs, op.output, op.params, dict(said.get("attrs", {})))
-        if len(op.inputs) != 1:
-            raise UnsupportedOp(op.name, "an operation of several values at every step")
+        if len(op.inputs) != 1 or inner.kind == "grouped_conv":  # fold writes out the kernels of those that it finds
+            raise UnsupportedOp(op.name, f"a {inner.kind} of {len(op.inputs)} values at every step")
         return kind_of(inner), inner
 
     def shape(self, op: Op, inputs: Sequence[Shape], params: Mapping[str, tuple[int, ...]]) -> Shape:
@@ -39,6 +39,8 @@ class TimeDistributed(OpKind):
 
     def equations(self, op: Op, eq: Equations) -> None:
         kind, inner = self._inner(op)
+        labels_only(eq, eq.inputs[0][0])
+        eq.centre(eq.inputs[0][0], 0.0)
         steps: Any = _OneStep(eq)
         kind.equations(inner, steps)
 

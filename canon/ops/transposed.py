@@ -62,11 +62,12 @@ class ConvTranspose(OpKind):
         full = [(n - 1) * s + (a - 1) * d + 1 for n, s, d, a in zip(sizes, strides, dilation, k, strict=True)]
         room = [max(f, lo + m) for f, lo, m in zip(full, lows, wanted, strict=True)]
         y = np.zeros((len(x), *room, len(kernel)), x.dtype)
+        flat = kernel.reshape(*kernel.shape[:2], -1)
         for at in product(*map(range, k)):
             here = tuple(
                 slice(a * d, a * d + (n - 1) * s + 1, s) for a, d, n, s in zip(at, dilation, sizes, strides, strict=True)
             )
-            y[(slice(None), *here)] += x @ kernel[(slice(None), slice(None), *at)].T
+            y[(slice(None), *here)] += x @ flat[:, :, np.ravel_multi_index(at, k)].T
         y = y[(slice(None), *(slice(lo, lo + m) for lo, m in zip(lows, wanted, strict=True)))]
         return from_last(op, y + params["bias"] if "bias" in params else y)
 

@@ -15,7 +15,7 @@ def cast(network: Network, like: Network) -> Network:
     """Every tensor in the type it was stored in. Raises NumericError where a value leaves that type's range."""
     out: dict[str, Array] = {}
     for name, t in network.tensors.items():
-        wanted = like.tensors[name].dtype if name in like.tensors else np.dtype(np.float32)
+        wanted = like.tensors[name].dtype if name in like.tensors else like.dtype
         if t.dtype == wanted:
             out[name] = t
             continue

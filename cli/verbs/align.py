@@ -46,7 +46,7 @@ def run(args: Namespace) -> int:
     with messages.step(f"reading {args.a}") as tell:
         a, b = read(args.a, args, messages), read(args.b, args, messages)
         moved = align(a.network, b.network, args.folded, args.seed, tell)
-        write_moved(moved, b, args, tell)
-    for note in moved.notes:
+        notes = write_moved(moved, b, args, tell)
+    for note in notes:
         messages.note(note)
     return 0

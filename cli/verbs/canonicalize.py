@@ -53,7 +53,7 @@ def run(args: Namespace) -> int:
     with messages.step(f"reading {args.file}") as tell:
         source = read(args.file, args, messages)
         moved = canonicalize(source.network, args.gauge, args.folded, args.seed, tell)
-        write_moved(moved, source, args, tell)
-    for note in moved.notes:
+        notes = write_moved(moved, source, args, tell)
+    for note in notes:
         messages.note(note)
     return 0
