@@ -95,8 +95,7 @@ def distance(a: Net, b: Net) -> float:
         return vectors
 
     per_layer = [
-        (((p - q) ** 2).sum(0) / ((p**2).sum(0) + (q**2).sum(0))).mean()
-        for p, q in zip(units(a), units(b), strict=True)
+        (((p - q) ** 2).sum(0) / ((p**2).sum(0) + (q**2).sum(0))).mean() for p, q in zip(units(a), units(b), strict=True)
     ]
     return float(np.sqrt(np.mean(per_layer)))
 

@@ -92,9 +92,7 @@ def forward(net: Net, x: Array, training: bool = False) -> tuple[Array, list[Any
                 if training:
                     mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
                     w["moving_mean"] = (MOMENTUM * w["moving_mean"] + (1 - MOMENTUM) * mean).astype(np.float32)
-                    w["moving_variance"] = (MOMENTUM * w["moving_variance"] + (1 - MOMENTUM) * variance).astype(
-                        np.float32
-                    )
+                    w["moving_variance"] = (MOMENTUM * w["moving_variance"] + (1 - MOMENTUM) * variance).astype(np.float32)
                 deviation = np.sqrt(variance + np.float32(EPS))
                 centred = (x - mean) / deviation
                 y = w["gamma"] * centred + w["beta"]
@@ -122,9 +120,7 @@ def backward(net: Net, kept: list[Any], d: Array) -> list[dict[str, Array]]:
         match layer.kind:
             case "Dense":
                 x, y = cache
-                d = d * {"relu": lambda y: y > 0, "tanh": lambda y: 1 - y * y, "linear": np.ones_like}[
-                    layer.activation
-                ](y)
+                d = d * {"relu": lambda y: y > 0, "tanh": lambda y: 1 - y * y, "linear": np.ones_like}[layer.activation](y)
                 g = {"kernel": x.T @ d, "bias": d.sum(0)}
                 d = d @ w["kernel"].T
             case "Conv2D":
