@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from canon.borrow import borrow
-from canon.errors import CanonError, CorruptFile, UnknownFormat, UsageError
+from canon.errors import CanonError, CorruptFile, MismatchError, UnknownFormat, UsageError
 from canon.formats import (
     canon_hdf5,
     hdf5_tensors,
@@ -81,10 +81,18 @@ def _read(path: Path, checkpoint: str | None, lender: Run | Mapping[str, Any] | 
         if config is not None and form is keras_weights:
             form = keras_hdf5
         run: Run = form.read(f, path, Request(checkpoint, config if takes else None, activation))
+        lent = False
+        if isinstance(lender, Run) and run.graph in ("chain", "none"):
+            try:
+                run, lent = borrow(run, lender), True
+            except MismatchError:
+                # tensors that Keras stores otherwise than its layers hold them (gates, say): by its own configuration
+                own = _configuration(Path(lender.path)) if form is keras_weights else None
+                if own is None:
+                    raise
+                run, lent = keras_hdf5.read(f, path, Request(checkpoint, own, activation)), True
     unused = []
-    if isinstance(lender, Run) and run.graph in ("chain", "none"):
-        run = borrow(run, lender)
-    elif lender is not None and run.graph != "borrowed":
+    if lender is not None and not lent and run.graph != "borrowed":
         unused.append("the architecture lent is not used: the file records its own")
     if activation is not None and run.graph != "chain":
         unused.append(
@@ -124,6 +132,14 @@ def _architecture(path: Path) -> Run | Mapping[str, Any]:
         return found
     except CanonError as e:
         raise (e if e.where.startswith(str(path)) else e.at(str(path))) from e
+
+
+def _configuration(path: Path) -> Mapping[str, Any] | None:
+    """The Keras configuration that an HDF5 file records, if it does."""
+    if container(path) != "hdf5":
+        return None
+    with hdf5(path) as f:
+        return keras_hdf5.configuration(f)
 
 
 def write(

@@ -25,6 +25,11 @@ def sniff(f: Any) -> bool:
     return "model_config" in f.attrs
 
 
+def configuration(f: Any) -> Mapping[str, Any] | None:
+    """The configuration that a full model records, to be lent to a file of its weights; None for other files."""
+    return keras_run.config_of(text(f.attrs["model_config"])) if sniff(f) else None
+
+
 def read(f: Any, path: Path, request: Request) -> Run:
     """The run; UnsupportedOp names a layer that canon does not know, CorruptFile what does not fit together."""
     root = node(f, "model_weights")

@@ -39,12 +39,12 @@ def run(args: Namespace) -> int:
     from canon.transform import align
 
     from ..console import Messages
-    from ..reading import read
+    from ..reading import read_pair
     from ..writing import write_moved
 
     messages = Messages(args.quiet)
     with messages.step(f"reading {args.a}") as tell:
-        a, b = read(args.a, args, messages), read(args.b, args, messages)
+        a, b = read_pair(args, messages)
         moved = align(a.network, b.network, args.folded, args.seed, tell)
         notes = write_moved(moved, b, args, tell)
     for note in notes:

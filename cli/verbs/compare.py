@@ -75,15 +75,13 @@ def run(args: Namespace) -> int:
     from canon.compare import Options, compare
 
     from ..console import Messages
-    from ..reading import read
+    from ..reading import read_pair
     from ..report import MANY_UNITS, print_comparison, units_csv
     from ..text import write_json, write_text
 
     messages = Messages(args.quiet)
-    with messages.step(f"reading {args.a}") as tell:
-        a = read(args.a, args, messages)
-        tell(f"reading {args.b}")
-        b = read(args.b, args, messages)
+    with messages.step(f"reading {args.a} and {args.b}") as tell:
+        a, b = read_pair(args, messages)
         few = sum(len(t) for t in a.network.tensors.values() if t.ndim > 1) <= MANY_UNITS
         units = args.units is not None or (few and args.json != "-")
         result = compare(a, b, Options(args.gauge, units, args.full, args.partial, args.seed), tell)
