@@ -85,12 +85,15 @@ def _read(path: Path, checkpoint: str | None, lender: Run | Mapping[str, Any] | 
         if isinstance(lender, Run) and run.graph in ("chain", "none"):
             try:
                 run, lent = borrow(run, lender), True
-            except MismatchError:
+            except MismatchError as misfit:
                 # tensors that Keras stores otherwise than its layers hold them (gates, say): by its own configuration
                 own = _configuration(Path(lender.path)) if form is keras_weights else None
                 if own is None:
                     raise
-                run, lent = keras_hdf5.read(f, path, Request(checkpoint, own, activation)), True
+                try:
+                    run, lent = keras_hdf5.read(f, path, Request(checkpoint, own, activation)), True
+                except CanonError:
+                    raise misfit from None
     unused = []
     if lender is not None and not lent and run.graph != "borrowed":
         unused.append("the architecture lent is not used: the file records its own")
