@@ -7,6 +7,7 @@ import io
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -26,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows its escape
             stream.reconfigure(errors="backslashreplace")
+    warnings.simplefilter("ignore", RuntimeWarning)  # overflow and the like are answered in words, not by numpy's lines
     try:
         status = _run(words)
         sys.stdout.flush()  # a closed pipe or a full disk shows here, not when the interpreter ends

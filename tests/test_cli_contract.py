@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 
 from canon_cli import verbs
@@ -248,3 +250,24 @@ def test_formats_to_write_are_those_of_the_library(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "Did you mean canon?" in done.stderr
     assert not out.exists()
+
+
+def test_noise_in_a_coarser_type_is_not_the_same_to_precision(tmp_path: Path) -> None:
+    """A tenth of noise on every weight, stored as float16, is far above that type's rounding."""
+    files = {}
+    for name, noise in (("cast", 0.0), ("noise", 0.1)):
+        files[name] = tmp_path / f"{name}.h5"
+        rng = np.random.default_rng(0)
+        with h5py.File(DATA / "mlp-seed0.h5") as source, h5py.File(files[name], "w") as out:
+            for key, value in source.attrs.items():
+                out.attrs[key] = value
+            source.copy("model_weights", out)
+            found: list[str] = []
+            out.visititems(lambda k, d, found=found: found.append(k) if isinstance(d, h5py.Dataset) else None)
+            for k in found:
+                w = out[k][()]
+                del out[k]
+                out[k] = (w * (1 + noise * rng.standard_normal(w.shape))).astype(np.float16)
+    for name, verdict in (("cast", "same-to-precision"), ("noise", "related")):
+        done = canon("compare", str(DATA / "mlp-seed0.h5"), str(files[name]), "--json", "-", "--quiet")
+        assert strict(done.stdout)["verdict"] == verdict

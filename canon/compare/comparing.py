@@ -107,9 +107,15 @@ class Pair:
 
     # proof
 
-    def prove(self, state: State) -> tuple[dict[str, Sums], Worst]:
-        """Distances under a state, and the entry that deviates most in units of its bound."""
-        precision = Precision(min(self.unit, FLOAT32), self.floors)
+    def prove(self, state: State, coarse: bool = False) -> tuple[dict[str, Sums], Worst]:
+        """Distances under a state, and the entry that deviates most in units of its bound.
+
+        coarse: with the rounding and the smallest normal number of the stored type, where that is coarser than float32.
+        """
+        tiny = float(np.finfo(np.float32).tiny)
+        precision = Precision(self.unit, self.floors)
+        if not coarse:
+            precision = Precision(min(self.unit, FLOAT32), (min(self.floors[0], tiny), min(self.floors[1], tiny)))
         sums, worst = measure(self.a, self.b, self.gauge_action(), self.to_action(state), precision)
         return sums, worst or Worst("", (), 0.0)
 

@@ -139,7 +139,7 @@ class _Work:
         state, sums, worst = self._prove()
         self.tell("checking outputs")
         checks = checked(pair, self.na, self.nb, self.unit, self._probes(), options.seed)
-        coarse = worst.deviation * FLOAT32 / self.unit if self.unit > FLOAT32 else None
+        coarse = pair.prove(state, coarse=True)[1].deviation if self.unit > FLOAT32 else None
         facts = Facts(
             worst,
             coarse,

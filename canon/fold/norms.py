@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from canon.errors import NumericError
 from canon.fold.work import Step, Work
 from canon.ops import Op
 from canon.ops.base import Array
@@ -72,6 +73,8 @@ def _always_together(work: Work, bn: Op) -> list[tuple[Op, Op]]:
 def _affine_of(work: Work, bn: Op) -> tuple[Array, Array, Array]:
     """Gain, shift, and the magnitude of the shift."""
     params = {r: np.asarray(work.tensors[t], np.float64) for r, t in bn.params.items()}
+    if not (params["variance"] + float(bn.attrs["eps"]) > 0).all():
+        raise NumericError(bn.params["variance"], "a running variance is negative", "The file holds no usable network.")
     gain, beta = folded_gain(bn, params)
     gain = np.where(np.abs(gain - 1.0) <= _TRIVIAL, 1.0, gain)
     moved = gain * params["mean"]
