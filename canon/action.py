@@ -206,11 +206,6 @@ class Action:
         return out
 
 
-def identity(symmetry: Symmetry) -> Action:
-    """The action that leaves everything alone."""
-    return Action(symmetry)
-
-
 def random_action(
     symmetry: Symmetry,
     network: Network,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from canon.action import Action
 from canon.compare.comparing import Pair
 from canon.compare.measure import Sums, correlations, distances
 from canon.compare.result import UnitFigures
@@ -40,6 +39,7 @@ def unit_figures(
         scale = _scales(pair, state, name)
         second = _runners(pair.incoming, state, name) if runners else None
         twins = (_duplicates(pair.incoming, name, False), _duplicates(pair.incoming, name, True))
+        constant = [_units(record, name, "constant") for record in records]
         for i in range(space.size):
             j = int(partner[i])
             flags = []
@@ -49,7 +49,7 @@ def unit_figures(
             ):
                 if here:
                     flags.append(word)
-            if any(i in _units(records[0], name, "constant") for _ in (0,)) or j in _units(records[1], name, "constant"):
+            if i in constant[0] or j in constant[1]:
                 flags.append("constant")
             if "dead" not in flags and not (live[0][name][i] and live[1][name][j]):
                 flags.append("negligible")
@@ -134,8 +134,3 @@ def moved(state: State, space: str) -> int:
     """How many units do not stand where they stood."""
     p = state.perms[space]
     return int((p != np.arange(p.shape[-1])).sum())
-
-
-def identity_action(pair: Pair) -> Action:
-    """No gauge and no relabelling: the networks as they are stored."""
-    return Action(pair.symmetry)
