@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ import numpy as np
 from canon.network import Network
 from canon.ops import kind_of
 from canon.ops.base import Array
-from canon.symmetry import Axis, Concat, Fixed, Floats, Indices, Product, Symmetry, Use, factor, gather
+from canon.symmetry import Axis, Concat, Fixed, Floats, Indices, Product, Symmetry, Turn, Use, factor, gather, leaves
+from canon.turns import composed, inverted, random_turns, turned_axis
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,15 @@ class Action:
 
     perms: space -> (size,), new unit i is old unit perm[i] ((outer, size) for a space over another);
     gauges: gauge -> (size,), positive factors or signs, in the old labelling; mixes: linear space -> (size, size) matrix M,
-    values v become M v. What is not named is left alone.
+    values v become M v; turns: block -> (outer size, size, size), a matrix for each old outer unit. What is not named is left
+    alone.
     """
 
     symmetry: Symmetry
     perms: Mapping[str, Indices] = field(default_factory=dict)
     gauges: Mapping[str, Floats] = field(default_factory=dict)
     mixes: Mapping[str, Floats] = field(default_factory=dict)
+    turns: Mapping[str, Floats] = field(default_factory=dict)
 
     # applying
 
@@ -63,10 +67,12 @@ class Action:
         """Whether some unit is flipped about another point than zero."""
         return any(self.symmetry.gauges[g].flip == "affine" and bool((v < 0).any()) for g, v in self.gauges.items())
 
-    def linear(self, name: str, t: Array, values: Mapping[str, Floats], kind: np.dtype[Any] | None = None) -> Array:
-        """A tensor under what acts linearly on it: factors, mixes, relabelling; constants of flips left aside.
+    def linear(
+        self, name: str, t: Array, values: Mapping[str, Floats], kind: np.dtype[Any] | None = None, absolute: bool = False
+    ) -> Array:
+        """A tensor under what acts linearly on it: factors, mixes, turns, relabelling; constants of flips left aside.
 
-        kind: the type to multiply in (float64 by default).
+        kind: the type to multiply in (float64 by default); absolute: by absolute values, for sizes of entries.
         """
         own = False  # whether t is ours to change
         t = self.symmetry.whole(name, t)
@@ -75,14 +81,26 @@ class Action:
                 flat = np.moveaxis(np.asarray(t, np.float64), dim, -1)
                 t = np.moveaxis(np.where(signs < 0, 1.0 / np.where(signs < 0, flat, 1.0), flat), -1, dim)
             if (f := factor(side.axis, values)) is not None:
+                f = np.abs(f) if absolute else f
                 f = f.astype(kind or np.float64, copy=False).reshape([-1 if i == dim else 1 for i in range(t.ndim)])
                 t = np.multiply(t, f, out=t) if own and t.dtype == f.dtype else t * f
                 own = True
             if self.mixes:
                 t = _mix(t, dim, side.axis, self.mixes, side.role == "out")
+            if self.turns:
+                t = turned_axis(t, dim, side.axis, self.turns, self._duals, side.role == "out", absolute)
             if (moved := gather(side.axis, self.perms)) is not None:
                 t = np.take(t, moved, axis=dim)
         return self.symmetry.stored(name, t)
+
+    @cached_property
+    def _duals(self) -> dict[str, Floats]:
+        return {b: np.asarray(np.linalg.inv(m).swapaxes(-1, -2), np.float64) for b, m in self.turns.items()}
+
+    def turning(self, name: str) -> bool:
+        """Whether a matrix of some block acts on this tensor."""
+        leaves_ = (leaf for side in self.symmetry.axes[name] for leaf in leaves(side.axis))
+        return any(isinstance(leaf, Turn) and leaf.block in self.turns for leaf in leaves_)
 
     def factors(self, name: str, values: Mapping[str, Floats]) -> list[Floats | None]:
         """The factors along each axis of a tensor, in the new labelling."""
@@ -100,7 +118,7 @@ class Action:
         sides = self.symmetry.axes[name]
         moved = [gather(side.axis, self.perms) for side in sides]
         factors = self.factors(name, values)
-        if self.mixes or any(side.power is not None or side.blocks > 1 for side in sides) or t.ndim == 0:
+        if self.mixes or self.turning(name) or any(s.power is not None or s.blocks > 1 for s in sides) or t.ndim == 0:
             whole = np.asarray(self.linear(name, t, values), np.float64)
             yield slice(0, len(whole) if whole.ndim else 1), whole
             return
@@ -162,9 +180,12 @@ class Action:
             else:
                 outer = self.perms.get(self.symmetry.spaces[space].over or "", np.arange(len(p)))
                 perms[space] = np.argsort(p[np.argsort(outer)], axis=1)
-        return Action(
-            self.symmetry, perms, gauges, {s: np.asarray(np.linalg.inv(m), np.float64) for s, m in self.mixes.items()}
-        )
+        mixes = {s: np.asarray(np.linalg.inv(m), np.float64) for s, m in self.mixes.items()}
+        return Action(self.symmetry, perms, gauges, mixes, inverted(self.turns, self._outer))
+
+    def _outer(self, block: str) -> Indices | None:
+        """The relabelling of the outer units of a block."""
+        return self.perms.get(self.symmetry.blocks[block].over)
 
     def __matmul__(self, first: Action) -> Action:
         """The action that does `first`, then this one."""
@@ -191,7 +212,8 @@ class Action:
         mixes = dict(first.mixes)
         for space, m in self.mixes.items():
             mixes[space] = m @ mixes[space] if space in mixes else m
-        return Action(self.symmetry, {s: p for s, p in perms.items() if p is not None}, gauges, mixes)
+        turns = composed(self.turns, first.turns, first._outer)
+        return Action(self.symmetry, {s: p for s, p in perms.items() if p is not None}, gauges, mixes, turns)
 
     def arrays(self) -> dict[str, dict[str, Array]]:
         """The action as plain arrays, by space and by gauge, as it is stored in files."""
@@ -203,6 +225,8 @@ class Action:
             out.setdefault(spaces[0] if spaces else name, {})[name.replace("/", "|")] = np.asarray(v)
         for space, m in self.mixes.items():
             out.setdefault(space, {})["matrix"] = np.asarray(m)
+        for block, t in self.turns.items():
+            out.setdefault(self.symmetry.blocks[block].over, {})[f"turn {block.replace('/', '|')}"] = np.asarray(t)
         return out
 
 
@@ -246,7 +270,8 @@ def random_action(
         n = symmetry.spaces[space].size
         q = np.linalg.qr(rng.standard_normal((n, n)))[0]
         mixes[space] = q * np.exp(rng.normal(0.0, 0.3, n))
-    return Action(symmetry, perms, gauges, mixes)
+    turns = {} if powers_of_two else random_turns(symmetry, rng, sigma)
+    return Action(symmetry, perms, gauges, mixes, turns)
 
 
 def _uses(axis: Axis) -> list[Use]:

@@ -124,7 +124,7 @@ def describe(run: Run) -> Description:
         run.metrics,
         network.parameters,
         len(network.tensors),
-        str(network.dtype),
+        network.main_type,
         network.inputs,
         {v: network.shapes[v] for v in network.outputs},
         tuple(_space(run, symmetry, name, passes) for name in symmetry.spaces),

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class Network:
     """tensors: name -> array (weights as (out, in, *kernel), stored dtype, never modified in place);
     ops: any order, kept in topological order; inputs: value name -> shape without batch (None: any size);
-    outputs: value names.
+    outputs: value names; precision: tensor -> name of the type it is stored in, where numpy has no such type and its array
+    holds the same values in a wider one (bfloat16 in float32).
 
     Raises GraphError (cycle, missing value or tensor, name used twice) and ShapeConflict.
     """
@@ -35,6 +36,7 @@ class Network:
     ops: tuple[Op, ...]
     inputs: Mapping[str, Shape]
     outputs: tuple[str, ...]
+    precision: Mapping[str, str] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(init=False, repr=False, compare=False)
     """Shape of every value, batch excluded."""
 
@@ -93,6 +95,18 @@ class Network:
         for t in self.tensors.values():
             sizes[t.dtype.newbyteorder("=")] += t.size
         return sizes.most_common(1)[0][0] if sizes else np.dtype(np.float32)
+
+    def stored_type(self, tensor: str) -> str:
+        """The name of the type that a tensor is stored in."""
+        return self.precision.get(tensor) or str(self.tensors[tensor].dtype.newbyteorder("="))
+
+    @property
+    def main_type(self) -> str:
+        """The name of the type that most parameters are stored in (float32 for a network without any)."""
+        sizes: Counter[str] = Counter()
+        for name, t in self.tensors.items():
+            sizes[self.stored_type(name)] += t.size
+        return sizes.most_common(1)[0][0] if sizes else "float32"
 
     def params(self, op: Op) -> dict[str, Array]:
         """The op's tensors by role."""

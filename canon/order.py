@@ -69,7 +69,10 @@ class _Refinement:
         return Order(self.perms, self.margins, self.tied)
 
     def _sort_inner(self) -> None:
-        """Order the copies inside each unit by what comes in at fixed places: they have labels of their own."""
+        """Order the copies inside each unit by what comes in: they have labels of their own.
+
+        Where what comes in has labels as well, which are not ordered yet, its entries are sorted among themselves.
+        """
         for outer, inner in self.inner.items():
             n, m = self.symmetry.spaces[outer or ""].size, self.symmetry.spaces[inner].size
             rows = np.zeros((n, m, 0))
@@ -77,7 +80,10 @@ class _Refinement:
                 names = [a.space for a in p.axes]
                 if inner in names and p.axes[names.index(inner)].role == "in":
                     t = np.moveaxis(p.view(self.tensors[p.tensor]), (names.index(outer or ""), names.index(inner)), (0, 1))
-                    rows = np.concatenate([rows, np.asarray(t, np.float64).reshape(n, m, -1)], axis=2)
+                    entries = np.asarray(t, np.float64).reshape(n, m, -1)
+                    if any(name not in ("", inner, outer) for name in names):
+                        entries = np.sort(entries, axis=2)
+                    rows = np.concatenate([rows, entries], axis=2)
             self.perms[inner] = np.stack([np.lexsort(rows[i].T[::-1]) for i in range(n)])
 
     def _view(self, piece: Piece) -> Array:

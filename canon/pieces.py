@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 
 from canon.ops.base import Array
-from canon.symmetry import Axis, Concat, Fixed, Indices, Product, Symmetry, TensorAxis, Use
+from canon.symmetry import Axis, Concat, Fixed, Indices, Product, Symmetry, TensorAxis, Turn, Use
 
 
 @dataclass(frozen=True)
 class PieceAxis:
     """One axis of a piece. space: "" where nothing moves; role: "in", "out" or "label"; signs: the sign gauges that act on
-    single units along it; size: its length.
+    single units along it; size: its length; turn: the block whose matrices act along it.
     """
 
     space: str
     size: int
     role: str
     signs: frozenset[str] = frozenset()
+    turn: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def _cut(
     side = axes[at]
     axis: Axis = side.axis
     if isinstance(axis, Fixed):
-        yield from _cut(axes, at + 1, steps, (*done, PieceAxis("", axis.size, side.role)), symmetry)
+        turn = axis.block if isinstance(axis, Turn) else ""
+        yield from _cut(axes, at + 1, steps, (*done, PieceAxis("", axis.size, side.role, turn=turn)), symmetry)
     elif isinstance(axis, Use):
         signs = frozenset(g for g, _ in axis.gauges if is_matched(symmetry, g))
         yield from _cut(axes, at + 1, steps, (*done, PieceAxis(axis.space, axis.size, side.role, signs)), symmetry)

@@ -30,10 +30,13 @@ class Run:
     path, format: where it came from ("keras-2 hdf5", "canon hdf5", "hdf5 tensors" ...);
     network: graph and tensors of the chosen checkpoint; checkpoint: its step ("" where there are none);
     checkpoints: all steps in order; layout: tensor -> Stored, for writing a copy of the source;
-    graph: how the graph is known: "config", "stored", "borrowed", "chain" (proved by shapes), "none";
+    graph: how the graph is known: "config", "stored", "borrowed", "chain" (proved by shapes), "family" (known
+    by names and shapes), "none";
     activations_known: whether the nonlinearities are recorded;
     probes: name -> inputs stored with the run; actions: what led here; notes: one line each, worth telling;
-    alternatives: other networks that the same file may mean, each as likely as `network` (kernels flipped or not).
+    alternatives: other networks that the same file may mean, each as likely as `network` (kernels flipped or not);
+    readings: a few words on each ("" or left out: as a note tells); whole: the network with what its file says beside it
+    (how its inputs are normalised): where both files of a comparison have one, it counts.
     """
 
     path: str
@@ -48,6 +51,8 @@ class Run:
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     alternatives: tuple[Network, ...] = ()
+    readings: tuple[str, ...] = ()
+    whole: Network | None = None
 
     def with_network(self, network: Network, **changes: Any) -> Run:
         """The same run with another network (moved weights, borrowed graph)."""

@@ -17,6 +17,7 @@ from typing import TextIO
 from rich.cells import cell_len
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 from .text import printable
 
@@ -59,6 +60,32 @@ class Column:
     def title(self) -> str:
         """Heading and header."""
         return f"{self.header} {self.over}".rstrip()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One block of a heatmap: the number in it, how strongly it is coloured from 0 to 1, and whether it is marked."""
+
+    text: str
+    shade: float
+    marked: bool = False
+
+
+_CELL, _BLOCK = 7, 2
+"""Columns that a block with its number takes, and one without."""
+_SHADES = " .:-=+*#%@"
+_STOPS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+"""Colours from 0 to 1: even steps of lightness, and told apart by colour-blind eyes (viridis, public domain)."""
+
+
+def _colour(cell: Cell) -> str:
+    """A rich style: the block's colour, and black or white upon it."""
+    at = min(max(cell.shade, 0.0), 1.0) * (len(_STOPS) - 1)
+    low = min(int(at), len(_STOPS) - 2)
+    mixed = [round(a + (b - a) * (at - low)) for a, b in zip(_STOPS[low], _STOPS[low + 1], strict=True)]
+    light = 0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2]
+    ink = "black" if light > 110 else "white"
+    return f"{'bold ' if cell.marked else ''}{ink} on rgb({mixed[0]},{mixed[1]},{mixed[2]})"
 
 
 class Page:
@@ -113,6 +140,57 @@ class Page:
                 row = ["", *row[1:]]
             self.line(_row(row, columns, wide, kept))
         return [col for i, col in enumerate(columns) if i not in kept]
+
+    def heat(self, rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[Cell | None]]) -> None:
+        """Print a heatmap: a row for each name, blocks of colour with their numbers in them, the marked ones with a star.
+
+        Where a terminal is too narrow for names over the columns they are numbered, and named below; where it is too narrow
+        for numbers, the blocks alone are shown; what still does not fit is shown in parts. Off a terminal there are no
+        colours and nothing is left out.
+        """
+        shown = [self._shown(name) for name in columns]
+        wide = max(cell_len(name) for name in (*rows, ""))
+        left = min(wide + 1, max(self.width * 2 // 5, 8))
+        named = max(max(cell_len(name) for name in shown) + 2, _CELL)
+        room = self.width - left
+        plain = self._out.color_system is None
+        size = next((n for n in (named, _CELL, _BLOCK) if n * len(columns) <= room), _BLOCK)
+        titles = shown if size == named else [str(i + 1) for i in range(len(columns))]
+        part = max(room // size, 1)
+        for start in range(0, len(columns), part):
+            here = range(start, min(start + part, len(columns)))
+            if size > _BLOCK:
+                self.line(" " * left + "".join(titles[i].rjust(size) for i in here), "bold")
+            elif len(columns) > part:
+                self.sentence(f"{here[0] + 1} to {here[-1] + 1}:", "bold")
+            for name, row in zip(rows, cells, strict=True):
+                self.heat_row(self._shown(name), left, [row[i] for i in here], size, plain)
+        if size != named and list(rows) == list(columns):
+            self.entry("columns", "as the rows, in their order")
+        elif size != named:
+            names = ", ".join(f"{i + 1}:{name}" for i, name in enumerate(shown))
+            self.entry("columns", names)
+
+    def heat_row(self, name: str, left: int, cells: Sequence[Cell | None], size: int, plain: bool) -> None:
+        """One row of a heatmap."""
+        if cell_len(name) > left:
+            self.line(name)
+            name = ""
+        text = Text(name + " " * (left - cell_len(name)))
+        for cell in cells:
+            if cell is None:
+                text.append(" " * size)
+                continue
+            grey = _SHADES[round(cell.shade * (len(_SHADES) - 1))]
+            if size > _BLOCK:
+                shown = f"{cell.text}{'*' if cell.marked else ' '}".rjust(size - 1)
+                text.append(" ")
+                text.append(shown, None if plain else _colour(cell))
+            elif plain:
+                text.append((grey if not cell.marked else "*") + grey)
+            else:
+                text.append("* " if cell.marked else "  ", _colour(cell))
+        self._out.print(text, soft_wrap=True)
 
     @staticmethod
     def _name_width(column: Column, rows: Sequence[Sequence[str]], limit: int) -> int:

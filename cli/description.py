@@ -16,6 +16,7 @@ _GRAPHS = {
     "stored": "recorded in the file",
     "borrowed": "taken from --architecture",
     "chain": "not in the file: the chain of layers that shapes prove",
+    "family": "not in the file: known by names and shapes",
     "none": "not known",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ class Parser(argparse.ArgumentParser):
         args, extra = self.parse_known_args(_lone_units(words))
         if extra:
             raise UsageError(self._where, f"unexpected argument {extra[0]!r}", self._help)
+        _spare_files(args)
         return args
 
     def error(self, message: str) -> NoReturn:
@@ -56,6 +58,35 @@ class Parser(argparse.ArgumentParser):
     @property
     def _help(self) -> str:
         return f"See {self.prog} --help."
+
+
+def _spare_files(args: argparse.Namespace) -> None:
+    """Raise UsageError where the result as JSON would take the place of a file that another argument names."""
+    target = getattr(args, "json", None)
+    if target in (None, "-"):
+        return
+    for name, value in vars(args).items():
+        for word in value if isinstance(value, list) else [value]:
+            if name != "json" and isinstance(word, str) and _is(word, target, made=name in ("output", "units")):
+                raise UsageError("--json", f"{target} would take the place of {word}", "Name another file for the result.")
+
+
+def _is(word: str, target: str, *, made: bool) -> bool:
+    """Whether a word of the command line names the target, or a folder with the target in it that is no result of canon's.
+
+    made: the word names a file that need not be there yet.
+    """
+    path, _ = split_step(word)
+    if made and os.path.realpath(path) == os.path.realpath(target):
+        return True
+    if not (os.path.isfile(target) and os.path.exists(path)):
+        return False
+    if not os.path.isdir(path):
+        return os.path.samefile(path, target)
+    with open(target, "rb") as file:
+        start = file.read(64)
+    inside = Path(os.path.realpath(target)).is_relative_to(os.path.realpath(path))
+    return inside and start != b"" and b'"schema": "canon.' not in start
 
 
 def _lone_units(words: Sequence[str]) -> list[str]:
@@ -103,7 +134,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """How files are read that do not say everything: --architecture, --activation."""
+    """How files are read that do not say everything: --architecture, --activation, and what state dicts leave out."""
     parser.add_argument(
         "--architecture",
         metavar="FILE",
@@ -114,6 +145,34 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="the activation of hidden layers where the file does not record it (relu, tanh, ...)",
     )
+    known = parser.add_argument_group("what no state dict tells, without a config.json beside it")
+    known.add_argument("--heads", metavar="N", type=_count, help="attention heads of queries")
+    known.add_argument("--kv-heads", metavar="N", type=_count, help="attention heads of keys and values")
+    known.add_argument("--eps", metavar="X", type=_number, help="epsilon of its norms")
+    known.add_argument("--rope-theta", metavar="X", type=_number, help="base of rotary positions")
+    known.add_argument(
+        "--rope-layout",
+        metavar="NAME",
+        type=one_of("half", "interleaved"),
+        help="which units turn together: half (as transformers has them) or interleaved",
+    )
+    known.add_argument("--model-type", metavar="NAME", help="model_type where names fit several (llama, gemma, bert, ...)")
+
+
+TOLD = ("heads", "kv_heads", "eps", "rope_theta", "rope_layout", "model_type")
+"""What these options tell, by the names that reading takes them under."""
+
+
+def _count(word: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", word):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number from 1")
+    return int(word)
+
+
+def _number(word: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,12}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,2})?", word):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number")
+    return float(word)
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
@@ -146,16 +205,16 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="OUT", required=True, help=text)
 
 
-def add_format(parser: argparse.ArgumentParser, default: str | None) -> None:
-    """In what format: --to."""
-    text = f"canon, keras, keras-zip, npz or state-dict (default: {default or 'that of the input'})"
-    parser.add_argument("--to", metavar="FORMAT", type=_writable, default=default, help=text)
+def add_format(parser: argparse.ArgumentParser, default: str) -> None:
+    """In what format: --to; default: what is taken without it, in words."""
+    text = f"canon, keras, keras-zip, npz, safetensors, state-dict or torch (default: {default})"
+    parser.add_argument("--to", metavar="FORMAT", type=_writable, help=text)
 
 
 def add_writing(parser: argparse.ArgumentParser) -> None:
     """Where and how a moved network is written: -o, --to, --folded."""
     add_output(parser)
-    add_format(parser, None)
+    add_format(parser, "that of the input")
     parser.add_argument(
         "--folded", action="store_true", help="write the folded network, batch norms in their layers, not the one read"
     )

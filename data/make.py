@@ -37,6 +37,7 @@ def main() -> None:
         save(net, HERE / name, functional=net[0].kind == "Conv2D")
         print(f"{name:<24}{accuracy(net, x[test], labels[test]):.3f}")
 
+    write_probes(images[test], labels[test], order[test], HERE / "digits.h5")
     mlps = []
     for seed in range(3):
         rng = np.random.default_rng([1, seed])
@@ -98,6 +99,18 @@ def distance(a: Net, b: Net) -> float:
         (((p - q) ** 2).sum(0) / ((p**2).sum(0) + (q**2).sum(0))).mean() for p, q in zip(units(a), units(b), strict=True)
     ]
     return float(np.sqrt(np.mean(per_layer)))
+
+
+def write_probes(images: Array, labels: np.ndarray, numbers: np.ndarray, path: Path) -> None:
+    """The test images as samples to run networks on, in both shapes; sample_ids are their numbers in scikit-learn's set.
+
+    Float16 holds them exactly: their values are sixteenths.
+    """
+    with h5py.File(path, "w") as file:
+        for name, values in (("flat", images.reshape(-1, 64)), ("square", images[..., None]), ("labels", labels)):
+            kind = np.int8 if name == "labels" else np.float16
+            dataset = file.create_dataset(name, data=values.astype(kind), chunks=values.shape, compression="gzip")
+            dataset.attrs["sample_ids"] = numbers.astype(np.int16)
 
 
 def write_run(checkpoints: dict[int, Net], path: Path, x: Array, y: np.ndarray) -> None:

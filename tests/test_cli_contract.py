@@ -244,7 +244,7 @@ def test_formats_to_write_are_those_of_the_library(tmp_path: Path) -> None:
     from canon.formats import WRITES
 
     help_ = canon("teleport", "--help").stdout
-    assert all(name in help_.split("--to FORMAT")[-1].splitlines()[0] for name in WRITES)
+    assert all(name in help_.split("--to FORMAT")[-1].split("\n  --")[0] for name in WRITES)
     out = tmp_path / "o.h5"
     done = canon("teleport", "mlp-seed0.h5", "-o", str(out), "--to", "cannon")
     assert done.returncode == 2

@@ -8,21 +8,24 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-CORE = {"errors", "ops", "network"}
-GROUP = CORE | {"symmetry", "action"}
+CORE = {"errors", "precision", "ops", "network"}
+GROUP = CORE | {"symmetry", "turns", "action"}
 FORM = GROUP | {"fold", "gauge", "pieces"}
 MEASURE = FORM | {"order", "matching", "forward"}
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "precision": set(),
     "ops": {"errors"},
-    "network": {"errors", "ops"},
+    "network": {"errors", "precision", "ops"},
     "run": CORE,
     "borrow": CORE | {"run"},
-    "formats": CORE | {"run", "borrow"},
+    "families": {"errors", "ops"},
+    "formats": CORE | {"run", "borrow", "families"},
     "forward": CORE,
     "symmetry": CORE,
-    "action": CORE | {"symmetry"},
+    "turns": CORE | {"symmetry"},
+    "action": CORE | {"symmetry", "turns"},
     "pieces": CORE | {"symmetry"},
     "fold": GROUP,
     "gauge": GROUP | {"pieces"},
@@ -31,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "describe": FORM | {"run"},
     "compare": MEASURE | {"run", "borrow"},
     "transform": MEASURE | {"compare"},
+    "similarity": CORE | {"run", "formats", "forward"},
 }
 
 LIBRARY = sorted((ROOT / "canon").rglob("*.py"))

@@ -96,7 +96,10 @@ def lower_bound(problem: Problem, space: str, rng: np.random.Generator, full: bo
         others = [a for k, a in enumerate(piece.axes) if k != i]
         free = [1 + k for k, a in enumerate(others) if a.space]
         fixed = [1 + k for k, a in enumerate(others) if not a.space]
+        turned = [1 + k for k, a in enumerate(others) if a.turn]
         for t, into in ((x, xs), (y, ys)):
+            for k in turned:  # no turn can make an inner product larger than that of the lengths
+                t = np.sqrt((t * t).sum(axis=k, keepdims=True))
             t = t.transpose(0, *fixed, *free).reshape(len(t), int(np.prod([t.shape[k] for k in fixed])), -1)
             t = np.abs(t) if signed else t
             into.append(np.sort(t, axis=-1).reshape(len(t), -1) if free else t.reshape(len(t), -1))

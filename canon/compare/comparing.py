@@ -20,10 +20,11 @@ from canon.compare.side import Side
 from canon.fold import Folded, fold, sides_of
 from canon.gauge import Gauged
 from canon.gauge.moments import incoming_sides, side_moment
-from canon.matching import Problem, State, anchored, descend, search, settle, sketched, stored
+from canon.matching import Problem, State, anchored, descend, search, settle, sketched, stored, turned
 from canon.network import Network
 from canon.ops.base import Array
 from canon.pieces import entries
+from canon.precision import roundoff, tiny
 from canon.symmetry import Symmetry, gather, places
 
 Bools = NDArray[np.bool_]
@@ -35,13 +36,17 @@ NEGLIGIBLE = 1e-6
 
 def rounding(network: Network) -> float:
     """Unit roundoff of the coarsest type that parameters are stored in."""
-    units = [float(np.finfo(t.dtype).eps) / 2 for t in network.tensors.values() if t.dtype.kind == "f" and t.size]
-    return max(units, default=FLOAT32)
+    return max((roundoff(kind) for kind in _types(network)), default=FLOAT32)
 
 
 def smallest_normal(network: Network) -> float:
     """The smallest normal number of the coarsest stored type."""
-    return max((float(np.finfo(t.dtype).tiny) for t in network.tensors.values() if t.dtype.kind == "f" and t.size), default=0.0)
+    return max((tiny(kind) for kind in _types(network)), default=0.0)
+
+
+def _types(network: Network) -> set[str]:
+    """The names of the floating point types that parameters are stored in."""
+    return {network.stored_type(n) for n, t in network.tensors.items() if t.dtype.kind == "f" and t.size}
 
 
 @dataclass
@@ -71,12 +76,26 @@ class Pair:
 
     def to_action(self, state: State, gauge: str = "incoming") -> Action:
         """What brings B's folded network into A's labelling and signs, in a gauge: the state after B's gauge."""
-        move = Action(self.symmetry, dict(state.perms), {**state.signs, **self._entry_signs(state)})
-        return move @ self.b.action(self._gauged(self.b, gauge))
+        return self._move(state) @ self.b.action(self._gauged(self.b, gauge))
 
     def gauge_action(self, gauge: str = "incoming") -> Action:
-        """A's gauge as an action."""
+        """A's gauge as an action on its folded network."""
         return self.a.action(self._gauged(self.a, gauge))
+
+    def onto(self, state: State, gauge: str = "incoming") -> tuple[Action, Action]:
+        """The same two on the sides' tensors, whose heads are balanced already: A's gauge, and what brings B's into it."""
+        left, right = (side.scaling(self._gauged(side, gauge)) for side in (self.a, self.b))
+        return left, self._move(state) @ right
+
+    def _move(self, state: State) -> Action:
+        turns = {}
+        for name, t in state.turns.items():  # a matrix for each new unit: by old ones
+            moved = state.perms.get(self.symmetry.blocks[name].over)
+            turns[name] = t
+            if moved is not None:
+                turns[name] = np.empty_like(t)
+                turns[name][moved] = t
+        return Action(self.symmetry, dict(state.perms), {**state.signs, **self._entry_signs(state)}, turns=turns)
 
     @staticmethod
     def _gauged(side: Side, gauge: str) -> Gauged:
@@ -112,11 +131,11 @@ class Pair:
 
         coarse: with the rounding and the smallest normal number of the stored type, where that is coarser than float32.
         """
-        tiny = float(np.finfo(np.float32).tiny)
         precision = Precision(self.unit, self.floors)
         if not coarse:
-            precision = Precision(min(self.unit, FLOAT32), (min(self.floors[0], tiny), min(self.floors[1], tiny)))
-        sums, worst = measure(self.a, self.b, self.gauge_action(), self.to_action(state), precision)
+            least = tiny("float32")
+            precision = Precision(min(self.unit, FLOAT32), (min(self.floors[0], least), min(self.floors[1], least)))
+        sums, worst = measure(self.a, self.b, *self.onto(state), precision)
         return sums, worst or Worst("", (), 0.0)
 
     def candidates(self) -> list[Callable[[], State | None]]:
@@ -138,8 +157,9 @@ class Pair:
         return descend(self.balanced, anchored(self.incoming, role="in"), "from the inputs").state
 
     def _sketched(self) -> State | None:
-        va, vb = (s.action().values_of(s.tensors) for s in (self.a, self.b))
-        return sketched(self.symmetry, self.a.tensors, self.b.tensors, va, vb, self.incoming.identity())
+        va, vb = (s.scaling().values_of(s.tensors) for s in (self.a, self.b))
+        found = sketched(self.symmetry, self.a.tensors, self.b.tensors, va, vb, self.incoming.identity())
+        return None if found is None else turned(self.incoming, found)
 
     def live(self, balanced: bool) -> tuple[dict[str, Bools], dict[str, Bools]]:
         """Per space and side, the units that count: neither dead nor negligible."""
@@ -150,7 +170,7 @@ class Pair:
 
 def _live(side: Side, gauge: Gauged) -> dict[str, Bools]:
     out: dict[str, Bools] = {}
-    values = side.action(gauge).values_of(side.tensors)
+    values = side.scaling(gauge).values_of(side.tensors)
     for name, space in side.symmetry.spaces.items():
         norms = {}
         for role in ("in", "out"):
@@ -197,6 +217,9 @@ def checked(
     double = float(np.finfo(np.float64).eps) / 2
     runs = [run_on(net, sets, order) for net in (na, nb)]
     out = {}
+    hopeless = agree(runs[0], runs[0], double, sets)
+    if hopeless.deviation is None:  # no agreement of anything could be proved on these probes
+        return dict.fromkeys(("moved_a", "moved_b", "outputs"), hopeless)
     for name, net, side, run in (("moved_a", na, pair_.a, runs[0]), ("moved_b", nb, pair_.b, runs[1])):
         large = net.parameters >= MANY
         moved = run_on(side.action()(side.folded.network, as_stored=large), sets, order)

@@ -66,7 +66,7 @@ def stored_order(problem: Problem, live: Mapping[str, Bools]) -> StoredOrder:
     state = problem.identity()
     by_space: dict[str, float] = {}
     near: list[float] = []
-    for space in problem.free:
+    for space in problem.plain:
         keep = live[space]
         if keep.sum() < 3:
             continue
@@ -170,7 +170,7 @@ def _views(problem: Problem, joint: State, live: tuple[Mapping[str, Bools], Mapp
         "from the outputs": (anchored(problem, backward=True, role="out"), "out"),
     }
     for view, (state, role) in states.items():
-        for space in problem.free:
+        for space in problem.plain:
             use = [(p, i) for p, i in problem.of[space] if role in ("", p.axes[i].role)]
             width = sum(int(np.prod([x.size for k, x in enumerate(p.axes) if k != i])) for p, i in use)
             rows, columns = live[0][space], live[1][space]

@@ -45,8 +45,7 @@ class Figures:
         problem = pair.balanced if self.gauge == "balanced" else pair.incoming
         still = Action(pair.symmetry)
         raw = measure(pair.a, pair.b, still, still, centred=False)[0]
-        aligned = pair.to_action(stored(problem), self.gauge)
-        normal = measure(pair.a, pair.b, pair.gauge_action(self.gauge), aligned)[0]
+        normal = measure(pair.a, pair.b, *pair.onto(stored(problem), self.gauge))[0]
         spaces: list[SpaceFigures] = []
         chances: list[Chance] = []
         bounds: list[float] = []

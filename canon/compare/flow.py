@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from canon.compare.plain import plain_diff, same_network, same_tensors
 from canon.compare.result import Comparison, File
 from canon.compare.units import unit_figures
 from canon.compare.verdict import VERDICTS, Facts, verdict
-from canon.errors import CanonError
+from canon.compare.whole import beside
+from canon.errors import CanonError, MismatchError
 from canon.matching import State
 from canon.network import Network
 from canon.run import Run
@@ -47,18 +49,48 @@ def compare(a: Run, b: Run, options: Options = Options(), tell: Tell = lambda _:
     tell: called with a few words before each step that may take long.
     Raises MismatchError (different architectures: the first three differences) and NotFinite.
     """
+    if a.whole is not None and b.whole is not None:
+        return _compare_whole(a, b, options, tell)
     ways = [(a, b, "")]
     for i, run in enumerate((a, b)):
-        for other in run.alternatives:
-            pair = (run.with_network(other), b) if i == 0 else (a, run.with_network(other))
-            ways.append((*pair, f"{'ab'[i]} in its other reading (see its note)"))
+        for other, words in zip_longest(run.alternatives, run.readings, fillvalue=None):
+            if other is not None:
+                pair = (run.with_network(other), b) if i == 0 else (a, run.with_network(other))
+                ways.append((*pair, f"{'ab'[i]} {words or 'in its other reading (see its note)'}"))
     found: list[Comparison] = []
     for left, right, said in ways:
-        result = _compare(left, right, options, tell)
+        try:
+            result = _compare(left, right, options, tell)
+        except MismatchError:
+            if said:  # another reading may have another graph
+                continue
+            raise
         found.append(replace(result, notes=(*result.notes, f"the verdict reads {said}")) if said else result)
         if result.same:
             break
     return min(found, key=lambda c: (VERDICTS.index(c.verdict), c.distance["matched"] or 0.0))
+
+
+def _compare_whole(a: Run, b: Run, options: Options, tell: Tell) -> Comparison:
+    """Two files that say more than their networks: where that is the same, by the networks; else by all that they say."""
+    assert a.whole is not None
+    assert b.whole is not None
+    alone = _compare(a, b, options, tell)
+    same, rounded = beside(a, b)
+    if not same:
+        return _by_all(a, b, alone, options, tell)
+    said = "what the files say of their inputs and outputs is the same" + (" to rounding" if rounded else "")
+    word = "equivalent" if rounded and alone.verdict == "identical" else alone.verdict
+    return replace(alone, verdict=word, notes=(*alone.notes, said))
+
+
+def _by_all(a: Run, b: Run, alone: Comparison, options: Options, tell: Tell) -> Comparison:
+    assert a.whole is not None
+    assert b.whole is not None
+    result = _compare(a.with_network(a.whole), b.with_network(b.whole), options, tell)
+    said = "the files say other things of their inputs and outputs, and are compared with that"
+    said += f"; without it they are {alone.verdict}" if alone.same else ""
+    return replace(result, notes=(*result.notes, said))
 
 
 def _compare(a: Run, b: Run, options: Options, tell: Tell) -> Comparison:
@@ -114,7 +146,7 @@ def _lent(a: Run, b: Run) -> tuple[Run, Run]:
 
 
 def _file(run: Run) -> File:
-    return File(run.path, run.format, run.checkpoint, run.network.parameters, str(run.network.dtype))
+    return File(run.path, run.format, run.checkpoint, run.network.parameters, run.network.main_type)
 
 
 def _no_check(why: str) -> dict[str, Any]:
@@ -163,8 +195,7 @@ class _Work:
             order, standing = self._evidence(state, live)
             word, reason = verdict(replace(facts, order=order, standing=standing))
         if not same or options.gauge != "incoming":
-            left, right = pair.gauge_action(options.gauge), pair.to_action(state, options.gauge)
-            sums = measure(pair.a, pair.b, left, right)[0]
+            sums = measure(pair.a, pair.b, *pair.onto(state, options.gauge))[0]
         figures = Figures(pair, state, sums, live, same, options.gauge, options.full, self.rng, order, self.tell)
         spaces, distance = figures.all()
         sizes = {s.name: s.size for s in pair.symmetry.spaces.values()}
@@ -188,7 +219,7 @@ class _Work:
         """Stored order; and whether partners stand out, where that did not decide."""
         both = {s: live[0][s] & live[1][s] for s in live[0]}
         order = stored_order(self.pair.balanced, both)
-        if decides(order, state, self.pair.balanced.free):
+        if decides(order, state, self.pair.balanced.plain):
             return order, None
         a, b = (dict(t) for t in self.pair.balanced.tensors)
         return order, standing_out(self.pair.symmetry, a, b, live, state, self.rng, self.tell)

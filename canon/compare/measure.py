@@ -61,12 +61,16 @@ def measure(
     for name in symmetry.axes:
         along = [i for i, side in enumerate(symmetry.axes[name]) if side.role == "in"]
         x, y = ta[name], tb[name]
-        if any(side.power is not None for side in symmetry.axes[name]):  # slopes do not move by factors alone
+        sizes = (a.size(name), b.size(name)) if precision is not None else (None, None)
+        turning = right.turning(name)
+        if turning or any(side.power is not None for side in symmetry.axes[name]):  # they do not move by factors alone
+            if turning and precision is not None:
+                wholes = [np.abs(t) if m is None else m for t, m in zip((x, y), sizes, strict=True)]
+                sizes = (left.linear(name, wholes[0], va, absolute=True), right.linear(name, wholes[1], vb, absolute=True))
             x, y = left.linear(name, x, va), right.linear(name, y, vb)
             how = frame(name, x, Action(symmetry), Action(symmetry), {}, {})
         else:
             how = frame(name, x, left, right, va, vb)
-        sizes = (a.magnitudes.get(name), b.magnitudes.get(name)) if precision is not None else (None, None)
         tensor = _Tensor(name, x, y, how, sizes)
         sums, found = tensor.look(along[0] if along else None, precision)
         if found is not None and (worst is None or found.deviation > worst.deviation):

@@ -19,7 +19,7 @@ from canon.errors import MismatchError
 from canon.network import Network
 from canon.ops import Op, kind_of
 
-_TRIVIAL = {"padding": "valid", "groups": 1, "channels": "last"}
+_TRIVIAL = {"padding": "valid", "groups": 1, "channels": "last", "keepdims": False, "approximate": False}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,37 @@ def _jsonable(value: object) -> object:
 def signature(network: Network, op: Op, ignore: tuple[str, ...] = ()) -> str:
     """The op without names: kind, attributes, shapes of its parameters (a bias may be missing: it counts as zero)."""
     shapes = {role: network.tensors[t].shape for role, t in sorted(op.params.items()) if role != "bias"}
-    return json.dumps([op.kind, attributes(op, ignore), [[r, list(s)] for r, s in shapes.items()]], sort_keys=True)
+    said = _in_one_way(op, attributes(op, ignore), len(network.shapes[op.output]), shapes.get("kernel"))
+    return json.dumps([op.kind, said, [[r, list(s)] for r, s in shapes.items()]], sort_keys=True)
+
+
+_FROM_BEHIND = ("batch_norm", "softmax", "log_softmax", "slice", "group_norm", "instance_norm", "scale_shift", "concat")
+"""Kinds whose axis is the last one where none is said."""
+_WINDOWS = ("conv", "depthwise_conv", "grouped_conv")
+
+
+def _in_one_way(op: Op, said: dict[str, Any], rank: int, kernel: tuple[int, ...] | None) -> dict[str, Any]:
+    """What formats say in several ways, in one: axes counted from either end, padding by its name or by its numbers."""
+    out = dict(said)
+    if op.kind in _FROM_BEHIND and rank and isinstance(out.get("axis"), int) and out["axis"] % rank == rank - 1:
+        del out["axis"]
+    if (
+        isinstance(out.get("axes"), list)
+        and op.kind in ("layer_norm", "rms_norm")
+        and [a % rank for a in out["axes"]] == [rank - 1]
+    ):
+        del out["axes"]
+    if out.get("padding") == "same" and "strides" not in out and op.kind in _WINDOWS and kernel is not None:
+        steps = out.get("dilation") or [1] * (len(kernel) - 2)
+        reach = [(k - 1) * d for k, d in zip(kernel[2:], steps, strict=True)]
+        out["padding"] = [[r // 2, r - r // 2] for r in reach]
+    if (
+        isinstance(out.get("padding"), list)
+        and op.kind in (*_WINDOWS, "max_pool", "avg_pool")
+        and not any(map(any, out["padding"]))
+    ):
+        del out["padding"]
+    return out
 
 
 def pair(a: Network, b: Network, ignore: tuple[str, ...] = ()) -> Pairing:

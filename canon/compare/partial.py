@@ -57,4 +57,5 @@ def _goes_on(network: Network, kept: list[Op], value: str) -> bool:
 def _cut(network: Network, kept: list[Op], ends: list[str]) -> Network:
     used = {t for op in kept for t in op.params.values()}
     end = Op("cut", "cut", tuple(ends), "cut")
-    return Network({n: t for n, t in network.tensors.items() if n in used}, (*kept, end), network.inputs, ("cut",))
+    tensors = {n: t for n, t in network.tensors.items() if n in used}
+    return Network(tensors, (*kept, end), network.inputs, ("cut",), network.precision)

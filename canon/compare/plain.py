@@ -78,7 +78,10 @@ def same_network(a: Network, b: Network, pairing: Pairing) -> bool:
         return False
     if set(exact.tensors.values()) != set(a.tensors) or set(exact.tensors) != set(b.tensors):
         return False
-    return all(same_bytes(a.tensors[ta], b.tensors[tb]) for tb, ta in pairing.tensors.items())
+    return all(
+        a.stored_type(ta) == b.stored_type(tb) and same_bytes(a.tensors[ta], b.tensors[tb])
+        for tb, ta in pairing.tensors.items()
+    )
 
 
 def same_tensors(a: Network, b: Network) -> bool:

@@ -31,7 +31,7 @@ def move_biases_on(work: Work) -> None:
         role = "shift" if op.kind == "scale_shift" else "bias"
         if op.kind not in AFFINE or role not in op.params or not work.unshared(op):
             continue
-        readers = _where_constants_go(work, op.output)
+        readers = where_constants_go(work, op.output)
         bias = work.get(op, role)
         if not readers or bias is None or None in work.shapes[op.output]:
             continue
@@ -65,8 +65,8 @@ def _stays(work: Work, op: Op, role: str, symmetry: Symmetry) -> tuple[Array, Ar
     return out
 
 
-def _where_constants_go(work: Work, value: str) -> list[tuple[Op, tuple[Op, ...]]]:
-    """(reader, ops on the way) for each affine op that a constant on this value reaches; empty if one cannot take it."""
+def where_constants_go(work: Work, value: str) -> list[tuple[Op, tuple[Op, ...]]]:
+    """(reader, ops on the way) for each affine op that a constant on a value reaches; empty if one cannot take it."""
     if value in work.outputs:
         return []
     out: list[tuple[Op, tuple[Op, ...]]] = []
@@ -76,7 +76,7 @@ def _where_constants_go(work: Work, value: str) -> list[tuple[Op, tuple[Op, ...]
             continue
         if reader.kind not in _TRANSPARENT:
             return []
-        further = _where_constants_go(work, reader.output)
+        further = where_constants_go(work, reader.output)
         if not further:
             return []
         out += [(last, (reader, *way)) for last, way in further]

@@ -9,7 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from canon.action import Action
+from canon.fold.affine import fold_constants
 from canon.fold.constants import centre_logits, gather_sums, move_biases_on
+from canon.fold.heads import fold_heads
 from canon.fold.linear import compose, write_out_groups
 from canon.fold.norms import drop_identities, drop_unread, fold_batch_norms
 from canon.fold.units import Bools, dead_units, fold_units
@@ -110,7 +112,8 @@ class Folded:
                         continue
                     f = np.ones(len(at)) if total is None else total[at]
                     gauges[name] = np.abs(f) if kind == "positive" else np.sign(f)
-        return Action(self.source_symmetry, perms, {g: v for g, v in gauges.items() if (v != 1).any()})
+        turns = {b: t for b, t in action.turns.items() if self.source_symmetry.blocks.get(b) == self.symmetry.blocks[b]}
+        return Action(self.source_symmetry, perms, {g: v for g, v in gauges.items() if (v != 1).any()}, turns=turns)
 
     def lift(self, action: Action) -> Network:
         """The original moved by `action`: same architecture, tensors in float64 where they moved."""
@@ -152,8 +155,11 @@ def fold(network: Network) -> Folded:
     work = Work.of(network)
     drop_unread(work)
     drop_identities(work)
+    fold_constants(work)
     fold_batch_norms(work)
+    fold_constants(work)
     write_out_groups(work)
+    fold_heads(work)
     move_biases_on(work)
     compose(work)
     move_biases_on(work)

@@ -81,7 +81,8 @@ class _Space:
 
     def fold(self) -> bool:
         """Zero out dead and constant units; whether anything changed."""
-        tied = self.space.over is not None or any(s.over == self.name for s in self.symmetry.spaces.values())
+        inside = {s.over for s in self.symmetry.spaces.values()} | {b.over for b in self.symmetry.blocks.values()}
+        tied = self.space.over is not None or self.name in inside
         into = sides_of(self.symmetry, self.name, "in")
         read = sides_of(self.symmetry, self.name, "out")
         if tied or self.space.linear or not into or not read:

@@ -2,7 +2,8 @@
 
     /                             attributes canon_format, created_by, activations_known
     /architecture                 JSON text: inputs, ops, outputs, tensors (their order)
-    /checkpoints/<step>/<tensor>  one dataset a tensor, weights as (out, in, *kernel); attributes step, and any metrics
+    /checkpoints/<step>/<tensor>  one dataset a tensor, weights as (out, in, *kernel); attributes step, and any metrics;
+                                  on the dataset stored_as, where its values are those of a coarser type (bfloat16)
     /probes/<name>                inputs, (samples, ...)
     /action/<space>/<name>        the group element that led here
 
@@ -26,10 +27,12 @@ from canon.formats.common_write import check_name, replacing, write_arrays
 from canon.network import Network
 from canon.ops import Op
 from canon.ops.base import Array
+from canon.precision import BFLOAT16
 from canon.run import Run, Stored
 
 NAME = "canon hdf5"
 VERSION = 1
+STORED_AS = "stored_as"
 
 
 def sniff(f: Any) -> bool:
@@ -69,6 +72,7 @@ def read(f: Any, path: Path, request: Request) -> Run:
         ),
         inputs={v: tuple(shape) for v, shape in architecture["inputs"].items()},
         outputs=tuple(architecture["outputs"]),
+        precision={name: BFLOAT16 for name in order if datasets[name].attrs.get(STORED_AS) == BFLOAT16},
     )
     probes = node(f, "probes")
     return Run(
@@ -147,7 +151,9 @@ def write(runs: Sequence[Run], path: Path, actions: Mapping[str, Mapping[str, Ar
                 group.attrs[metric] = float(value)
             for name, tensor in run.network.tensors.items():
                 check_name(name)
-                group.create_dataset(name, data=np.ascontiguousarray(tensor), track_times=False)
+                made = group.create_dataset(name, data=np.ascontiguousarray(tensor), track_times=False)
+                if name in run.network.precision:
+                    made.attrs[STORED_AS] = run.network.precision[name]
         for name, values in sorted(runs[0].probes.items()):
             check_name(name)
             f.create_dataset(f"probes/{name}", data=np.ascontiguousarray(values), track_times=False)

@@ -10,7 +10,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from canon.errors import CanonError, CorruptFile, ReadError
 from canon.formats.common_heap import check_heaps
 from canon.ops.base import Array
+from canon.precision import from_bfloat16
 
 MOST_PACKED = 1100
 """No HDF5 filter in use packs better than deflate, whose limit is 1032 to 1."""
@@ -33,11 +34,17 @@ DEFLATE = 1
 
 @dataclass(frozen=True)
 class Request:
-    """What the caller asks of a file: which checkpoint, a Keras configuration lent to it, what nonlinearity."""
+    """What the caller asks of a file: which checkpoint, a Keras configuration lent to it, what nonlinearity;
+    beside: the configuration that lies in the file's folder (config.json, as transformers writes it), if one does;
+    options: what else was told of a network whose file does not say it (families.recognise); lent: whether a graph is lent.
+    """
 
     checkpoint: str | None = None
     keras_config: Mapping[str, Any] | None = None
     activation: str | None = None
+    beside: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lent: bool = False
 
 
 # strings
@@ -247,5 +254,5 @@ def load(dataset: Any) -> Array:
     bounded(dataset)
     values: Array = dataset[()]
     if values.dtype.kind == "V":
-        return (values.view("<u2").astype(np.uint32) << 16).view(np.float32)
+        return from_bfloat16(values.view("<u2"))
     return values if values.dtype.isnative else values.astype(values.dtype.newbyteorder("="))

@@ -22,6 +22,7 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "elu": ("elu", {"alpha": 1.0}),
     "relu6": ("relu6", {"cap": 6.0}),
     "gelu": ("gelu", {"approximate": False}),
+    **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), ("gelu", {"approximate": True})),
 }
 """Nonlinearities that their name alone determines."""
 

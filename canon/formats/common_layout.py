@@ -12,25 +12,32 @@ from canon.run import Stored
 
 @dataclass(frozen=True)
 class Place(Stored):
-    """A `Stored` with more on the way to memory, in this order: `flip` along some axes of the stored array (Theano's
-    convolution kernels), `shape`, `axes`, `final` (a reshape after the permutation); `halves`: the stored array is two
-    halves whose sum is the tensor (the biases of CuDNN's LSTM).
+    """A `Stored` with more on the way to memory, in this order: `cut` (axis, start, stop), the stretch of the stored array that
+    is meant; `flip` along some of its axes (Theano's convolution kernels), `shape`, `axes`, `final` (a reshape after the
+    permutation); `halves`: the stored array is two halves whose sum is the tensor (the biases of CuDNN's LSTM).
+
+    also: other arrays of the file that hold the same numbers (tied weights), and are to hold the same again.
     """
 
     flip: tuple[int, ...] = ()
     final: tuple[int, ...] | None = None
     halves: bool = False
+    cut: tuple[int, int, int] | None = None
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Stack(Stored):
-    """A tensor that the file keeps in parts, which follow each other along its axis 0 (Keras 1's gates)."""
+    """A tensor that the file keeps in parts, which follow each other along one of its axes (Keras 1's gates, experts)."""
 
     parts: tuple[Place, ...] = ()
+    along: int = 0
 
 
 def to_memory(stored: Array, place: Place) -> Array:
     """The tensor as canon holds it: a view of the stored array wherever that is possible."""
+    if place.cut is not None:
+        stored = stored[region(place)]
     for axis in place.flip:
         stored = np.flip(stored, axis)
     if place.halves:
@@ -43,7 +50,7 @@ def to_memory(stored: Array, place: Place) -> Array:
 
 
 def to_stored(tensor: Array, place: Place, shape: tuple[int, ...]) -> Array:
-    """The inverse of `to_memory`; shape: the stored array's."""
+    """The inverse of `to_memory`; shape: the stored array's, or of what is meant of it where it is cut."""
     if place.axes is not None:
         before = place.shape if place.shape is not None else shape
         tensor = tensor.reshape([before[a] for a in place.axes]).transpose(np.argsort(place.axes))
@@ -53,6 +60,14 @@ def to_stored(tensor: Array, place: Place, shape: tuple[int, ...]) -> Array:
     for axis in place.flip:
         tensor = np.flip(tensor, axis)
     return tensor
+
+
+def region(place: Place) -> tuple[slice, ...]:
+    """Where in the stored array the numbers lie."""
+    if place.cut is None:
+        return ()
+    axis, start, stop = place.cut
+    return (*(slice(None),) * axis, slice(start, stop))
 
 
 def as_place(stored: Stored) -> Place:

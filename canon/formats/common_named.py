@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,9 @@ from canon import borrow
 from canon.errors import CorruptFile
 from canon.formats import common_chain as chain
 from canon.formats.common import Request, natural
+from canon.formats.common_family import Found, find
 from canon.formats.common_layout import Place, kernel_axes, to_memory
+from canon.formats.common_prefix import unwrapped
 from canon.network import Network
 from canon.ops.base import Array
 from canon.run import Run, Stored
@@ -21,19 +23,21 @@ from canon.run import Run, Stored
 TORCH = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 KERAS = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance", "depthwise_kernel", "pointwise_kernel",
          "recurrent_kernel", "embeddings", "alpha")  # fmt: skip
-WRAPPERS = ("module.", "_orig_mod.")
 STACKED = chain.JOINS | {"block", "blocks", "stage", "encoder", "decoder"}
 """A state dict does not list the layers without weights, so these names may hide a sum as well."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """An array of a file, not read yet. path: where it lies; shape: None for nothing."""
+    """An array of a file, not read yet. path: where it lies; shape: None for nothing; dtype: as `load` gives it;
+    precision: the name of the type it is stored in, where numpy has none ("bfloat16").
+    """
 
     path: str
     shape: tuple[int, ...] | None
     dtype: np.dtype[np.generic]
     load: Callable[[], Array]
+    precision: str = ""
 
 
 def last(path: str) -> str:
@@ -58,10 +62,21 @@ def read_named(found: Mapping[str, Named], fmt: str, path: Path, request: Reques
     left = [name for name, d in arrays.items() if d.shape is None or d.dtype.kind != "f"]
     if ignored := [name for name in left if last(name) != "num_batches_tracked"]:
         notes.append(f"not floating point, and left as they are: {', '.join(ignored[:5])}{' ...' if len(ignored) > 5 else ''}")
-    named, prefix = _unwrapped({name: d for name, d in arrays.items() if name not in left})
-    if prefix:
-        notes.append(f"every name begins with {prefix!r}, which is left out")
+    named, unwrapping = unwrapped({name: d for name, d in arrays.items() if name not in left})
+    notes += unwrapping
     torch = any(last(name) == "weight" for name in named)
+    family = find(named, request) if torch else None
+    if isinstance(family, Found):
+        return Run(
+            path=str(path),
+            format=fmt,
+            network=family.network,
+            layout=family.layout,
+            graph="family",
+            activations_known=family.activations_known,
+            notes=(*notes, *family.notes, *([] if family.activations_known else [borrow.UNRECORDED])),
+        )
+    notes += [] if family is None else [family]
     tensors: dict[str, Array] = {}
     layout: dict[str, Stored] = {}
     for name in _by_layer(named):
@@ -80,7 +95,7 @@ def read_named(found: Mapping[str, Named], fmt: str, path: Path, request: Reques
     return Run(
         path=str(path),
         format=fmt,
-        network=network or chain.apart(parts, tensors),
+        network=_as_stored(network or chain.apart(parts, tensors), named),
         layout=layout,
         graph="chain" if network else "none",
         activations_known=network is not None and request.activation is not None,
@@ -88,12 +103,10 @@ def read_named(found: Mapping[str, Named], fmt: str, path: Path, request: Reques
     )
 
 
-def _unwrapped(named: Mapping[str, Named]) -> tuple[dict[str, Named], str]:
-    """Names without the prefixes of wrappers that every one of them carries."""
-    prefix = ""
-    while wrapper := next((w for w in WRAPPERS if named and all(n.startswith(prefix + w) for n in named)), None):
-        prefix += wrapper
-    return {name[len(prefix) :]: d for name, d in named.items()}, prefix
+def _as_stored(network: Network, named: Mapping[str, Named]) -> Network:
+    """The network, with the types that numpy has no name for."""
+    found = {name: named[name].precision for name in network.tensors if name in named and named[name].precision}
+    return replace(network, precision=found) if found else network
 
 
 def _split(name: str) -> tuple[str, str]:

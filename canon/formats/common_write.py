@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ import numpy as np
 
 from canon.errors import CanonError, UsageError, WriteError
 from canon.formats.common import node
-from canon.formats.common_layout import Place, Stack, as_place, to_memory, to_stored
+from canon.formats.common_layout import Place, Stack, as_place, region, to_memory, to_stored
 from canon.ops.base import Array
-from canon.run import Run, Stored
+from canon.precision import BFLOAT16, as_stored, to_bfloat16
+from canon.run import Run
 
 
 @contextmanager
@@ -53,16 +56,11 @@ def write_copy(
     """
     import h5py
 
-    tensors = run.network.tensors
-    for name in {**run.layout, **tensors}:
-        if name not in tensors or name not in run.layout:
-            raise WriteError("", f"the network and {source} do not hold the same tensors: {name!r}",
-                             "Write it in canon's own format.")  # fmt: skip
     with replacing(path) as temporary:
         shutil.copyfile(source, temporary)
         with h5py.File(temporary, "r+", locking=False) as f:
-            for name, place in run.layout.items():
-                _overwrite(f, name, tensors[name], place)
+            for at, (name, values) in outgoing(run, source, lambda at: getattr(node(f, at), "shape", None)).items():
+                _put(node(f, at), name, values())
             for group in drop:
                 if group in f:
                     del f[group]
@@ -71,44 +69,70 @@ def write_copy(
             write_arrays(f, "canon_action", actions)
 
 
-def _overwrite(f: Any, name: str, tensor: Array, place: Stored) -> None:
-    if not isinstance(place, Stack):
-        _put(f, name, tensor, as_place(place))
-        return
-    at = 0
-    for part in place.parts:
-        dataset = node(f, part.path)
-        rows = 0 if dataset is None else len(to_memory(np.broadcast_to(np.float32(0), dataset.shape), part))
-        _put(f, name, tensor[at : at + rows], part)
-        at += rows
+Outgoing = dict[str, tuple[str, Callable[[], Array]]]
+"""Path in the file -> the tensor it is named after, and what is to be stored there."""
 
 
-def _put(f: Any, name: str, tensor: Array, place: Place) -> None:
-    dataset = node(f, place.path)
-    if dataset is None:
-        raise WriteError("", f"the source has no dataset {place.path!r} any more")
-    shape = tuple(dataset.shape)
-    if tensor.size * (1 + place.halves) != dataset.size:
-        raise WriteError("", f"tensor {name!r} of shape {tensor.shape} does not go into {place.path!r} of shape {shape}")
-    stored = to_stored(tensor, place, shape)
-    with np.errstate(over="ignore"):
-        values = _cast(stored, dataset.dtype)  # the one cast on the way out
-    if (
-        values.dtype.kind == "f"
-        and values.itemsize < stored.itemsize
-        and not np.array_equal(np.isfinite(values), np.isfinite(stored))
-    ):
-        raise WriteError("", f"tensor {name!r} holds values beyond the range of {dataset.dtype}, the source's type",
+def outgoing(run: Run, source: Path, shape_of: Callable[[str], Sequence[int] | None]) -> Outgoing:
+    """What goes where in a copy of the file that a run was read from, whatever its layout; not yet in the stored type.
+
+    shape_of: of the source's arrays, None for what is not there. Raises WriteError where they do not hold the same tensors.
+    """
+    tensors = run.network.tensors
+    for name in {**run.layout, **tensors}:
+        if name not in tensors or name not in run.layout:
+            raise WriteError("", f"the network and {source} do not hold the same tensors: {name!r}",
+                             "Write it in canon's own format.")  # fmt: skip
+    shapes: dict[str, tuple[int, ...]] = {}
+    pieces: dict[str, list[tuple[str, Place, Array]]] = {}
+    for name, stored in run.layout.items():
+        parts, along = (stored.parts, stored.along) if isinstance(stored, Stack) else ((as_place(stored),), 0)
+        at = 0
+        for place in parts:
+            for path in (place.path, *place.also):
+                shape = shape_of(path)
+                if shape is None:
+                    raise WriteError("", f"the source has no dataset {path!r} any more")
+                shapes[path] = tuple(shape)
+            tensor = tensors[name]
+            if isinstance(stored, Stack):
+                n = to_memory(np.broadcast_to(np.float32(0), shapes[place.path]), place).shape[along]
+                tensor = tensor[(*(slice(None),) * along, slice(at, at + n))]
+                at += n
+            for path in (place.path, *place.also):
+                pieces.setdefault(path, []).append((name, place, tensor))
+    return {path: (found[0][0], partial(_assembled, path, found, shapes[path])) for path, found in pieces.items()}
+
+
+def _assembled(path: str, pieces: Sequence[tuple[str, Place, Array]], shape: tuple[int, ...]) -> Array:
+    """A stored array from the tensors that are parts of it."""
+    if sum(t.size * (1 + place.halves) for _, place, t in pieces) != prod(shape):
+        name, _, t = pieces[0]
+        raise WriteError("", f"tensor {name!r} of shape {t.shape} does not go into {path!r} of shape {shape}")
+    if len(pieces) == 1:
+        return to_stored(pieces[0][2], pieces[0][1], shape)
+    whole = np.empty(shape, pieces[0][2].dtype)
+    for _, place, tensor in pieces:
+        here = whole[region(place)]
+        here[...] = to_stored(tensor, place, here.shape)
+    return whole
+
+
+def fitted(name: str, values: Array, kind: str) -> Array:
+    """Values in the type they are stored in, by its name; bfloat16 as its bits. WriteError where they do not fit it."""
+    with np.errstate(over="ignore", under="ignore"):  # the one cast on the way out
+        stored = as_stored(values, kind)
+    narrower = kind == BFLOAT16 or stored.itemsize < values.itemsize
+    if narrower and not np.array_equal(np.isfinite(stored), np.isfinite(values)):
+        raise WriteError("", f"tensor {name!r} holds values beyond the range of {kind}, the source's type",
                          "Write it in canon's own format.")  # fmt: skip
-    dataset[...] = values
+    return to_bfloat16(values) if kind == BFLOAT16 else stored
 
 
-def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
-    if dtype.kind != "V":
-        return values.astype(dtype)
-    bits = np.ascontiguousarray(values, "<f4").view("<u4")  # bfloat16: the upper half, rounded to nearest, ties to even
-    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-    return np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2").view(dtype)
+def _put(dataset: Any, name: str, stored: Array) -> None:
+    half = dataset.dtype.kind == "V"
+    values = fitted(name, stored, BFLOAT16 if half else str(dataset.dtype.newbyteorder("=")))
+    dataset[...] = values.astype("<u2").view(dataset.dtype) if half else values
 
 
 def write_arrays(f: Any, root: str, arrays: Mapping[str, Mapping[str, Array]]) -> None:

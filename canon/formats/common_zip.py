@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import tempfile
@@ -71,6 +72,18 @@ def check(info: zipfile.ZipInfo) -> None:
             f"declares {info.file_size:,} bytes, packed in {info.compress_size:,}",
             "The file is damaged or made to harm.",
         )
+
+
+def check_all(found: zipfile.ZipFile) -> None:
+    """Raise CorruptFile for an archive that unpacks to far more than itself, be it a little in each of many members."""
+    infos = found.infolist()
+    for info in infos:
+        check(info)
+    size = os.path.getsize(found.filename or "")
+    packed, plain = (sum(sizes) for sizes in zip(*((i.compress_size, i.file_size) for i in infos), strict=True))
+    if packed > size or plain > max(FREELY, size * PACKS):
+        raise CorruptFile("", f"a zip archive of {size:,} bytes that declares {plain:,}, packed in {packed:,}",
+                          "The file is damaged or made to harm.")  # fmt: skip
 
 
 def small(found: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from canon.errors import CorruptFile, UnknownFormat
 from canon.formats.common import Request, hdf5
+from canon.formats.common_bfloat16 import with_precision
 from canon.formats.common_write import replacing, write_copy
 from canon.formats.common_zip import archive, members, small, unpacked
 from canon.formats.keras_run import config_of, from_vars, holding_together
@@ -34,7 +35,7 @@ def read(f: zipfile.ZipFile, path: Path, request: Request) -> Run:
     config = config_of(small(f, inside[CONFIG]))
     told = _metadata(small(f, inside[METADATA])) if METADATA in inside else {}
     with _weights(f, inside) as inner, hdf5(inner) as h5, holding_together(CONFIG):
-        return from_vars(h5, path, config, told, "archive", lent=False)
+        return with_precision(h5, from_vars(h5, path, config, told, "archive", lent=False))
 
 
 def _metadata(said: str) -> Mapping[str, Any]:

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from canon.errors import CorruptFile, WriteError
+from canon.errors import CorruptFile
 from canon.formats.common import Request
 from canon.formats.common_dump import dumped, lost
-from canon.formats.common_layout import as_place, to_stored
 from canon.formats.common_named import Named, looks_named, read_named
-from canon.formats.common_write import replacing
+from canon.formats.common_write import outgoing, replacing
 from canon.formats.common_zip import archive, check, members
 from canon.ops.base import Array
 from canon.run import Run
@@ -94,18 +93,12 @@ def _load(f: zipfile.ZipFile, info: zipfile.ZipInfo) -> Array:
 
 def write(run: Run, path: Path, source: Path, actions: Mapping[str, Mapping[str, Array]], *, drop_optimizer: bool) -> None:
     """A copy of the source with the run's tensors; there is no optimizer state to drop."""
-    tensors = run.network.tensors
-    for name in {**run.layout, **tensors}:
-        if name not in tensors or name not in run.layout:
-            raise WriteError("", f"the network and {source} do not hold the same tensors: {name!r}",
-                             "Write it in canon's own format.")  # fmt: skip
-    here = {place.path: name for name, place in run.layout.items()}
     with archive(source) as found, replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as out:
-        for name, info in members(found).items():
+        inside = members(found)
+        here = outgoing(run, source, lambda at: _header(found, inside[at]).shape if at in inside else None)
+        for name, info in inside.items():
             if name in here:
-                head = _header(found, info)
-                stored = to_stored(tensors[here[name]], as_place(run.layout[here[name]]), head.shape)
-                out.writestr(zipfile.ZipInfo(name), packed(stored.astype(head.dtype)))
+                out.writestr(zipfile.ZipInfo(name), packed(here[name][1]().astype(_header(found, info).dtype)))
             elif not name.startswith(ACTION):
                 out.writestr(info, found.read(info))
         for space, parts in actions.items():

@@ -2,7 +2,7 @@
 
 from canon.matching.assign import Assignment, assign, runners_up
 from canon.matching.problem import Problem, State
-from canon.matching.search import Matching, anchored, descend, search, stored
+from canon.matching.search import Matching, anchored, descend, search, stored, turned
 from canon.matching.settle import settle
 from canon.matching.sketch import sketched
 
@@ -19,4 +19,5 @@ __all__ = [
     "settle",
     "sketched",
     "stored",
+    "turned",
 ]

@@ -6,14 +6,17 @@ signs g. For one space with the others held, that is a linear assignment on the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations, product
 
 import numpy as np
 
+from canon.matching.heads import Heads
+from canon.matching.heads import similarity as similarity_of_heads
 from canon.ops.base import Array
 from canon.pieces import Piece, cut, is_matched
+from canon.symmetry import Block as BlockOfUnits
 from canon.symmetry import Floats, Indices, Symmetry
 
 _INNER_ALL = 5
@@ -22,14 +25,17 @@ _INNER_ALL = 5
 
 @dataclass
 class State:
-    """A relabelling and signs for the second network: new unit i of a space is its old unit perms[space][i]."""
+    """A relabelling, signs and turns for the second network: new unit i of a space is its old unit perms[space][i], and turned
+    by turns[block][i].
+    """
 
     perms: dict[str, Indices] = field(default_factory=dict)
     signs: dict[str, Floats] = field(default_factory=dict)
+    turns: dict[str, Floats] = field(default_factory=dict)
 
     def copy(self) -> State:
         """A state that can be changed without changing this one."""
-        return State(dict(self.perms), dict(self.signs))
+        return State(dict(self.perms), dict(self.signs), dict(self.turns))
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Problem:
         self, symmetry: Symmetry, a: Mapping[str, Array], b: Mapping[str, Array], tensors: Sequence[str] | None = None
     ) -> None:
         self.symmetry, self._a, self._b = symmetry, a, b
-        self.pieces = [p for p in cut(symmetry, tensors) if any(x.space for x in p.axes)]
+        self.pieces = [p for p in cut(symmetry, tensors) if any(x.space or x.turn for x in p.axes)]
         self.of: dict[str, list[tuple[Piece, int]]] = {s: [] for s in symmetry.spaces}
         for p in self.pieces:
             for s in dict.fromkeys(x.space for x in p.axes if x.space):
@@ -56,6 +62,27 @@ class Problem:
         self.inner = {s.over: s.name for s in symmetry.spaces.values() if s.over}
         self.free = [s.name for s in symmetry.spaces.values() if s.over is None]
         """The spaces that are matched; spaces over another are matched with it."""
+
+    @property
+    def plain(self) -> list[str]:
+        """The spaces that are matched and whose units are single units, no heads."""
+        return [s for s in self.free if not self.blocks_over(s)]
+
+    @property
+    def turned_spaces(self) -> list[str]:
+        """The spaces that blocks hang on, "" for those whose outer units keep their places."""
+        return list(dict.fromkeys(b.over for b in self.symmetry.blocks.values()))
+
+    def blocks_over(self, space: str) -> list[BlockOfUnits]:
+        """The blocks that have a matrix for each unit of a space."""
+        return [b for b in self.symmetry.blocks.values() if b.over == space]
+
+    def outer_axis(self, piece: Piece, axis: int) -> int | None:
+        """The axis of a piece along which the outer units of its block at `axis` run, if there is more than one."""
+        block = self.symmetry.blocks[piece.axes[axis].turn]
+        if block.over:
+            return next(j for j, other in enumerate(piece.axes) if other.space == block.over)
+        return axis - 1 if block.outer > 1 else None
 
     @property
     def tensors(self) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
@@ -75,10 +102,24 @@ class Problem:
         for g in self.symmetry.gauges.values():
             if is_matched(self.symmetry, g.name):
                 state.signs[g.name] = np.ones(g.size)
+        for b in self.symmetry.blocks.values():
+            state.turns[b.name] = np.broadcast_to(np.eye(b.size), (b.outer, b.size, b.size))
         return state
 
-    def moved(self, block: Block, state: State, held: int | None = None) -> Array:
-        """The second network's block under a state; the axis `held` stays as it is."""
+    def moved(self, block: Block, state: State, held: int | None = None, unturned: Collection[str] = ()) -> Array:
+        """The second network's block under a state; the axis `held` stays as it is, and so do the units of blocks around it
+        and of those `unturned`.
+        """
+        x = self._relabelled(block, state, held)
+        for i, axis in enumerate(block.piece.axes):
+            if not axis.turn or axis.turn in unturned:
+                continue
+            outer = self.outer_axis(block.piece, i)
+            if held is None or outer != held or not self.symmetry.blocks[axis.turn].over:
+                x = _turned(x, outer, i, state.turns[axis.turn])
+        return x
+
+    def _relabelled(self, block: Block, state: State, held: int | None) -> Array:
         x = block.b
         for i, axis in enumerate(block.piece.axes):
             if not axis.space or i == held:
@@ -107,8 +148,10 @@ class Problem:
 
     # similarities
 
-    def similarity(self, space: str, state: State, use: Sequence[tuple[Piece, int]] | None = None) -> Similarity:
+    def similarity(self, space: str, state: State, use: Sequence[tuple[Piece, int]] | None = None) -> Similarity | Heads:
         """Of every unit of A to every unit of B as stored, over the given pieces (all that touch the space)."""
+        if self.blocks_over(space):
+            return similarity_of_heads(self, space, state, self.of[space] if use is None else use)
         plain: dict[frozenset[str], Floats] = {}
         inner: Floats | None = None
         n = self.symmetry.spaces[space].size
@@ -153,6 +196,15 @@ class Problem:
         return np.sqrt(a), np.sqrt(b)
 
 
+def _turned(x: Array, outer: int | None, axis: int, turns: Floats) -> Array:
+    """A block with a matrix for each unit along `outer` applied along an axis."""
+    front = np.moveaxis(x, axis, -1)
+    moved = front if outer is None else np.moveaxis(front, outer, 0)
+    flat = moved.reshape(len(turns), -1, turns.shape[-1]) @ turns.swapaxes(-1, -2)
+    back = flat.reshape(moved.shape)
+    return np.moveaxis(back if outer is None else np.moveaxis(back, 0, outer), -1, axis)
+
+
 @dataclass
 class Similarity:
     """Similarities of units: plain, by the sign gauges that would flip them; inner: (n, n, m, m) where each unit holds m
@@ -165,14 +217,12 @@ class Similarity:
 
     def total(self) -> Floats:
         """The best over all signs and inner orders, (n, n)."""
-        out = np.zeros((self.n, self.n))
-        gauges = sorted({g for key in self.plain for g in key})
-        if len(gauges) == 1 and set(self.plain) <= {frozenset(), frozenset(gauges)}:
-            out = np.abs(self.plain[frozenset(gauges)]) + self.plain.get(frozenset(), 0.0)
-        elif gauges:
-            out = np.max([_signed(self.plain, choice, self.n) for choice in _choices(gauges)], axis=0)
-        elif self.plain:
-            out = sum(self.plain.values(), start=np.zeros(()))
+        out = np.zeros((self.n, self.n)) + self.plain.get(frozenset(), 0.0)
+        for gauges, together in _together(self.plain):
+            if len(together) == 1:
+                out = out + np.abs(next(iter(together.values())))
+            else:
+                out = out + np.max([_signed(together, choice, self.n) for choice in _choices(gauges)], axis=0)
         if self.inner is not None:
             out = out + _best_inner(self.inner)[0]
         return out
@@ -203,13 +253,23 @@ def _signed(plain: Mapping[frozenset[str], Floats], choice: Mapping[str, float],
 
 def _best_signs(plain: Mapping[frozenset[str], Floats], n: int) -> dict[str, Floats]:
     """For each unit the signs that make its similarity largest; plain: by the gauges that would flip them, (n,)."""
-    gauges = sorted({g for key in plain for g in key})
-    if not gauges:
-        return {}
-    choices = list(_choices(gauges))
-    totals = np.array([sum((s * _sign(key, c) for key, s in plain.items()), start=np.zeros(n)) for c in choices])
-    picked = totals.argmax(axis=0)
-    return {g: np.array([c[g] for c in choices])[picked] for g in gauges}
+    out: dict[str, Floats] = {}
+    for gauges, together in _together(plain):
+        choices = list(_choices(gauges))
+        totals = np.array([sum((s * _sign(key, c) for key, s in together.items()), start=np.zeros(n)) for c in choices])
+        picked = totals.argmax(axis=0)
+        out.update({g: np.array([c[g] for c in choices])[picked] for g in gauges})
+    return out
+
+
+def _together(plain: Mapping[frozenset[str], Floats]) -> list[tuple[list[str], dict[frozenset[str], Floats]]]:
+    """The sign gauges that have to be chosen together, with what they would flip: others do not depend on them."""
+    groups: list[set[str]] = []
+    for key in plain:
+        if key:
+            met = [g for g in groups if g & key]
+            groups = [g for g in groups if not g & key] + [set(key).union(*met)]
+    return [(sorted(g), {key: s for key, s in plain.items() if key & g}) for g in groups]
 
 
 def _choices(gauges: Sequence[str]) -> Iterator[dict[str, float]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from canon.matching.assign import assign
+from canon.matching.heads import Heads, best_turns
 from canon.matching.problem import Problem, State
 from canon.pieces import Piece
 
@@ -58,6 +59,17 @@ def stored(problem: Problem) -> State:
         use = [(p, i) for p, i in problem.of[space] if p.axes[i].role == "in"] or problem.of[space]
         if any(p.axes[i].signs for p, i in use):
             state.signs.update(problem.own_signs(space, state, use))
+    return turned(problem, state)
+
+
+def turned(problem: Problem, state: State) -> State:
+    """The same labels and signs with the best turns of all heads."""
+    if not problem.turned_spaces:
+        return state
+    state = state.copy()
+    chained = any(sum(bool(a.turn) for a in p.axes) > 1 for p in problem.pieces)
+    for _ in range(3 if chained else 1):  # where heads read heads, each has to be turned for the other
+        state.turns.update(best_turns(problem, state))
     return state
 
 
@@ -70,6 +82,8 @@ def anchored(problem: Problem, backward: bool = False, role: str = "") -> State:
     done: set[str] = set()
     waiting = list(reversed(problem.free)) if backward else list(problem.free)
     while waiting:
+        if "" in problem.turned_spaces:
+            state.turns.update(best_turns(problem, state, [""]))
         ready = next((s for s in waiting if _anchors(problem, s, done, role)), waiting[0])
         waiting.remove(ready)
         use = _anchors(problem, ready, done, role)
@@ -114,10 +128,12 @@ def place(
     inner = similarity.inner_at(result.partner)
     if inner is not None:
         state.perms[problem.inner[space]] = inner
+    if isinstance(similarity, Heads):
+        state.turns.update(similarity.turns_at(result.partner, inner))
     moved = not np.array_equal(before[0], result.partner) or any(
         not np.array_equal(v, state.signs[g]) for g, v in before[1].items()
     )
-    return moved or inner is not None, result.proved
+    return moved or inner is not None or isinstance(similarity, Heads), result.proved
 
 
 def descend(problem: Problem, start: State, name: str, spaces: list[str] | None = None) -> Matching:

@@ -98,6 +98,17 @@ class Equations(Protocol):
     def over(self, size: int, outer: AxisRef) -> AxisRef:
         """Units of which each unit of `outer` has its own independent copy."""
 
+    def block(self, size: int, outer: AxisRef, name: str) -> AxisRef:
+        """Units that any matrix may turn among each other, one matrix for each unit of `outer`."""
+
+    def dual(self, block: AxisRef) -> AxisRef:
+        """The units that meet those of a block in an inner product: the inverse transpose acts on them."""
+
+    def turning(self, axis: AxisRef, size: int, pairs: tuple[tuple[tuple[int, int], ...], ...] | None) -> None:
+        """Of the blocks of `size` along an axis only what commutes with turning these pairs (by class of those that turn
+        alike) may act, or, with None, only signs.
+        """
+
     def factor(self, axis: AxisRef, sizes: Sequence[int]) -> tuple[AxisRef, ...]:
         """Take an axis apart into row-major factors: its labelling must respect them."""
 

@@ -1,7 +1,8 @@
 """Where the windows of convolutions and poolings lie: padding, strides, dilation, channel axes.
 
 Follows the conventions of Keras and TensorFlow: "same" pads so that ceil(n / stride) outputs come out, the odd cell
-at the end; "causal" pads only in front; explicit padding is a list of (low, high) pairs, one per spatial axis.
+at the end; "causal" pads only in front; "ceil" pads behind, until the last window that begins inside fits as a whole (torch's
+ceil_mode); explicit padding is a list of (low, high) pairs, one per spatial axis.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ def pads(
         reach = (k - 1) * d + 1
         if how == "causal":
             out.append((reach - 1, 0))
+        elif how == "ceil":
+            if n is None:
+                return None
+            last = min(-(-(n - reach) // s), (n - 1) // s)
+            out.append((0, max(last * s + reach - n, 0)))
         elif how != "same":
             raise ShapeConflict(op.name, f"padding {how!r} is not known")
         elif s == 1:

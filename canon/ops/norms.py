@@ -78,7 +78,7 @@ class _Norm(OpKind):
         shape = [z.shape[i + 1] if i in at else 1 for i in range(z.ndim - 1)]
         order = np.argsort(at)
         gamma, beta = (params[r].transpose(order).reshape(shape) if r in params else None for r in ("gamma", "beta"))
-        z = z if gamma is None else z * gamma
+        z = z if gamma is None else z * (gamma + float(op.attrs.get("offset", 0.0)))
         return z if beta is None else z + beta
 
     def absorb(self, op: Op, params: dict[str, Array], t_in: Array | None, t_out: Array | None) -> dict[str, Array]:
@@ -92,7 +92,7 @@ class _Norm(OpKind):
         eq.centre(inner, 0.0)
         if not sign:
             eq.sign((inner, 1))
-        if "gamma" not in op.params:
+        if "gamma" not in op.params or op.attrs.get("offset"):
             eq.scale((out, 1))
             eq.sign((out, 1), *([(inner, -1)] if sign else []))
         if "beta" not in op.params:
@@ -129,7 +129,11 @@ class LayerNorm(_Norm):
 
 
 class RmsNorm(LayerNorm):
-    """x / sqrt(mean of x^2 + eps), times gamma: what comes in has a sign a unit as well. attrs: axes (-1), eps."""
+    """x / sqrt(mean of x^2 + eps), times gamma: what comes in has a sign a unit as well. attrs: axes (-1), eps.
+
+    offset (0.0): added to gamma, as Gemma has it (1.0). What goes out has no scale of its own then: w -> c (1 + w) - 1 is no
+    factor of w, and is left out.
+    """
 
     kind = "rms_norm"
     centred = False

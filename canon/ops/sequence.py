@@ -50,6 +50,10 @@ class Embedding(OpKind):
     def magnitude(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:
         return self.forward(op, inputs, params)
 
+    def both(self, op: Op, inputs: Sequence[Array], sizes: Sequence[Array], params: Mapping[str, Array]) -> tuple[Array, Array]:
+        rows = np.asarray(self.forward(op, inputs, params), inputs[0].dtype)  # only those that are read are widened
+        return rows, np.abs(rows)
+
 
 class _Masks(OpKind):
     mixing = True

@@ -11,6 +11,7 @@ from canon.symmetry.axes import (
     Space,
     Symmetry,
     TensorAxis,
+    Turn,
     Use,
     ValueAxis,
     factor,
@@ -19,10 +20,13 @@ from canon.symmetry.axes import (
     leaves,
     places,
 )
+from canon.symmetry.blocks import Block, Class
 from canon.symmetry.derive import derive
 
 __all__ = [
     "Axis",
+    "Block",
+    "Class",
     "Concat",
     "Fixed",
     "Floats",
@@ -32,6 +36,7 @@ __all__ = [
     "Space",
     "Symmetry",
     "TensorAxis",
+    "Turn",
     "Use",
     "ValueAxis",
     "derive",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from canon.ops.base import Array
 from canon.ops.geometry import blocks_of, written_out
+from canon.symmetry.blocks import Block
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -29,6 +30,16 @@ class Fixed:
 
     size: int
     why: str = ""
+
+
+@dataclass(frozen=True)
+class Turn(Fixed):
+    """The units of a block, in a product behind the units of its outer space (and others): no labels, no factors, but a
+    matrix for each of these. dual: the inverse transpose acts.
+    """
+
+    block: str = ""
+    dual: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,7 @@ class Symmetry:
     """The group of moves that leave a network's function as it is, derived from its graph and shapes alone.
 
     axes: for each tensor, its axes; values: for each value, its axes (batch excluded); spaces, gauges: by name, in the
-    order of their first writers; fixed: what may not move, and why.
+    order of their first writers; fixed: what may not move, and why; blocks: units of heads that matrices turn, by name.
     """
 
     axes: Mapping[str, tuple[TensorAxis, ...]]
@@ -143,6 +154,7 @@ class Symmetry:
     spaces: Mapping[str, Space]
     gauges: Mapping[str, Gauge]
     fixed: Mapping[str, str] = field(default_factory=dict)
+    blocks: Mapping[str, Block] = field(default_factory=dict)
 
     def whole(self, name: str, t: Array) -> Array:
         """A tensor as its axes speak of it: written out where only the blocks on its diagonal are stored."""
@@ -168,7 +180,7 @@ class Symmetry:
         """Number of free real parameters: a scale for each unit, n^2 for a linear space of n."""
         linear = {s.name for s in self.spaces.values() if s.linear}
         scales = sum(g.size for g in self.gauges.values() if g.kind == "positive" and not _spaces(g.axis) & linear)
-        return scales + sum(self.spaces[s].size ** 2 for s in linear)
+        return scales + sum(self.spaces[s].size ** 2 for s in linear) + sum(b.dimension for b in self.blocks.values())
 
     def group(self, space: str) -> str:
         """What acts on a space, in words: "relabelling", "relabelling, scale" ... or "linear"."""

@@ -13,7 +13,7 @@ from math import prod
 from canon.network import Network
 from canon.ops import Op
 from canon.ops.base import AxisRef, Leg, Shape
-from canon.symmetry.labels import Term, find, fix, joined, mark_units, normal, parts_of, unify
+from canon.symmetry.labels import Term, Turning, find, fix, joined, mark_units, normal, parts_of, restrict, unify
 
 
 class AxisTerm(AxisRef):
@@ -137,6 +137,8 @@ class Collected:
     ties: list[tuple[AxisTerm, AxisTerm]] = field(default_factory=list)
     """Axes that meet at one parameter, and so must flip about one point."""
     params: dict[str, list[tuple[str, tuple[Leg, ...]]]] = field(default_factory=dict)
+    turning: list[tuple[AxisTerm, int, tuple[tuple[tuple[int, int], ...], ...] | None, str]] = field(default_factory=list)
+    """Axis, size of its blocks, what may turn them, and the op that says so."""
     values: dict[str, tuple[AxisTerm, ...]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     """The op that made each gid."""
@@ -152,6 +154,8 @@ def collect(network: Network) -> Collected:
     for name in network.outputs:
         for axis in found.values[name]:
             fix(axis.term, "the network's output")
+    for axis, size, pairs, op_name in found.turning:
+        _turn(axis.term, size, pairs, op_name)
     for parts in found.factors:
         # labels that move in two factors of one axis would have no canonical order: the last one keeps them
         for p in [p for p in parts if normal(p.term).kind != "fixed"][:-1]:
@@ -162,6 +166,16 @@ def collect(network: Network) -> Collected:
             for a, b in zip(first, legs, strict=True):
                 _tie(found, a, b, f"{tensor} is used by {uses[0][0]} and by {op_name}")
     return found
+
+
+def _turn(t: Term, size: int, pairs: tuple[tuple[tuple[int, int], ...], ...] | None, op_name: str) -> None:
+    """Restrict the block in which an axis ends; whatever else ends there does not move."""
+    t = normal(t)
+    inner = normal(parts_of(t)[-1]) if t.kind == "product" else t
+    if inner.kind == "var" and inner.block is not None and inner.size == size:
+        restrict(inner, pairs, pairs is None, op_name)
+    else:
+        fix(t, f"{op_name} turns units")
 
 
 def _tie(found: Collected, a: Leg, b: Leg, why: str) -> None:
@@ -178,6 +192,9 @@ def _tie(found: Collected, a: Leg, b: Leg, why: str) -> None:
     found.scale.append(said)
     found.sign.append(said)
     for one, other in ((a.up, b.up), (a.down, b.down)):
+        if len(one) != len(other):  # written here and read there: no constant could go along
+            found.centres += [(x, 0.0) for x in (*one, *other) if isinstance(x, AxisTerm)]
+            continue
         found.ties += [(x, y) for x, y in zip(one, other, strict=True) if isinstance(x, AxisTerm) and isinstance(y, AxisTerm)]
     if isinstance(a.power, AxisTerm) and isinstance(b.power, AxisTerm):
         found.sign.append(((a.power, 1), (b.power, -1)))
@@ -231,6 +248,22 @@ class _Voice:
         term = Term("var", size, f"{self._op.name}.each", serial=serial)
         term.over = find(_term(outer))
         return AxisTerm(term)
+
+    def block(self, size: int, outer: AxisRef, name: str) -> AxisTerm:
+        serial = self._gid()
+        term = Term("var", size, f"{self._op.name}.{name}", serial=serial)
+        term.over, term.block = find(_term(outer)), Turning(f"{self._op.name}.{name}", serial)
+        return AxisTerm(term)
+
+    def dual(self, block: AxisRef) -> AxisTerm:
+        term = find(_term(block))
+        other = Term("var", term.size, f"{term.name}*", serial=self._gid())
+        other.over, other.block, other.partner, other.dual = term.over, term.block, term, True
+        term.partner = other
+        return AxisTerm(other)
+
+    def turning(self, axis: AxisRef, size: int, pairs: tuple[tuple[tuple[int, int], ...], ...] | None) -> None:
+        self._found.turning.append((_axis(axis), size, pairs, self._op.name))
 
     def factor(self, axis: AxisRef, sizes: Sequence[int]) -> tuple[AxisTerm, ...]:
         parts = tuple(self.fresh(n) for n in sizes)

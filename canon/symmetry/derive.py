@@ -24,10 +24,12 @@ from canon.symmetry.axes import (
     Space,
     Symmetry,
     TensorAxis,
+    Turn,
     Use,
     ValueAxis,
     leaves,
 )
+from canon.symmetry.blocks import Block, Class
 from canon.symmetry.collect import AxisTerm, Collected, Key, Tree, align, collect, several, tree
 from canon.symmetry.labels import Term, find, normal, parts_of
 from canon.symmetry.solve import LinearSystem
@@ -64,6 +66,7 @@ class _Solution:
         self.names: dict[tuple[str, Key], str] = {}
         self.spaces: dict[int, str] = {}
         self.known: dict[str, Space] = {}
+        self.blocks: dict[str, Block] = {}
 
     # gauges
 
@@ -164,7 +167,7 @@ class _Solution:
                 whys = [x.why for x in leaves(side.axis) if isinstance(x, Fixed) and x.size > 1 and x.why]
                 if whys and whys[0] != "positions":
                     fixed[f"{v}[{i}]"] = whys[0]
-        return Symmetry(axes, values, dict(self.known), self._gauges(), fixed)
+        return Symmetry(axes, values, dict(self.known), self._gauges(), fixed, dict(self.blocks))
 
     def _value_axis(self, axis: AxisTerm) -> ValueAxis:
         return ValueAxis(self._axis([(axis, 1)], axis), self._centres(axis))
@@ -216,6 +219,8 @@ class _Solution:
         axis: Axis
         if term.kind == "fixed":
             axis = Fixed(term.size, term.why)
+        elif term.kind == "var" and term.block is not None:
+            axis = Turn(term.size, "", self._block(term), term.dual)
         elif term.kind == "var":
             axis = Use(self._space(term), term.size, gauges)
         else:
@@ -248,6 +253,27 @@ class _Solution:
             self.spaces[id(term)] = name
             self.known[name] = Space(name, term.size, over, term.linear and over is None, tuple(term.writers))
         return self.spaces[id(term)]
+
+    def _block(self, term: Term) -> str:
+        """The name of a block, known from now on."""
+        turning = term.block
+        assert turning is not None
+        if turning.name not in self.blocks:
+            n = term.size
+            classes = [Class("real", tuple(range(n)))]
+            if turning.pairs is not None:
+                classes = [Class("complex", *zip(*c, strict=True)) for c in turning.pairs]
+                rest = tuple(sorted(set(range(n)) - {i for c in turning.pairs for pair in c for i in pair}))
+                classes += [Class("real", rest)] if rest else []
+            if turning.signs:
+                single = [(i,) for c in classes if c.kind == "real" for i in c.first]
+                paired = [p for c in classes if c.kind == "complex" for p in zip(c.first, c.second, strict=True)]
+                classes = [Class("sign", units) for units in (*paired, *single)]
+            assert term.over is not None
+            outer = normal(term.over)
+            over = self._space(outer) if outer.kind == "var" else ""
+            self.blocks[turning.name] = Block(turning.name, n, over, outer.size, tuple(classes))
+        return turning.name
 
     def _centres(self, axis: AxisTerm) -> Floats | None:
         """The flip point of each entry of a value axis."""

@@ -8,13 +8,29 @@ fixed, with the reason.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
+
+
+@dataclass
+class Turning:
+    """What a block's group may be: pairs that turn together by class (None: any matrix), signs alone, or nothing any more.
+
+    Shared by the block and its dual, on which the inverse transpose acts.
+    """
+
+    name: str
+    serial: int
+    pairs: tuple[tuple[tuple[int, int], ...], ...] | None = None
+    signs: bool = False
 
 
 class Term:
     """A labelling of `size` entries. kind: "var", "fixed", "concat", "product", or "link" to what it became."""
 
-    __slots__ = ("kind", "linear", "name", "over", "parts", "serial", "size", "target", "why", "writers")
+    __slots__ = (
+        "block", "dual", "kind", "linear", "name", "over", "partner", "parts", "serial", "size", "target", "why", "writers",
+    )  # fmt: skip
 
     def __init__(
         self, kind: str, size: int, name: str = "", parts: Sequence[Term] = (), why: str = "", serial: int = 0
@@ -22,6 +38,10 @@ class Term:
         self.kind, self.size, self.name, self.parts, self.why, self.serial = kind, size, name, list(parts), why, serial
         self.over: Term | None = None
         self.target: Term | None = None
+        self.block: Turning | None = None
+        self.partner: Term | None = None
+        """The dual of a block, or what it is the dual of."""
+        self.dual = False
         self.linear = True
         self.writers: list[str] = [name] if kind == "var" and name else []
 
@@ -75,6 +95,8 @@ def fix(t: Term, why: str) -> None:
     t = find(t)
     if t.kind == "var":
         t.kind, t.why = "fixed", why
+        if t.partner is not None:
+            fix(t.partner, why)
     for p in t.parts:
         fix(p, why)
 
@@ -83,6 +105,8 @@ def mark_units(t: Term) -> None:
     """Single units matter on every leaf of this term."""
     t = find(t)
     t.linear = False
+    if t.block is not None:
+        fix(t, "units of a head are looked at one by one")
     for p in t.parts:
         mark_units(p)
 
@@ -106,6 +130,8 @@ def _hand_down(to: Term, t: Term, span: str = "") -> None:
         if t.serial < to.serial:
             to.name, to.serial = t.name + span, t.serial
             to.writers.sort(key=lambda w: w != t.name)
+    if any(find(p).block is not None for p in to.parts):
+        return  # heads are named after what attends, not after one of its projections
     start = 0
     for p in to.parts:
         _hand_down(p, t, f"[{start}:{start + p.size}]" if to.kind == "concat" else span)
@@ -123,6 +149,11 @@ def unify(a: Term, b: Term, why: str) -> None:
     elif a.kind == "fixed" or b.kind == "fixed":
         fixed, other = (a, b) if a.kind == "fixed" else (b, a)
         fix(other, fixed.why or why)
+    elif a.kind == b.kind == "var" and (a.block is not None or b.block is not None):
+        _unify_blocks(a, b, why)
+    elif (a.kind == "var" and a.block is not None) or (b.kind == "var" and b.block is not None):
+        fix(a, f"a head's units are cut: {why}")
+        fix(b, f"a head's units are cut: {why}")
     elif a.kind == "var" and b.kind == "var":
         late, early = (a, b) if a.serial > b.serial else (b, a)
         if late.over is not None and early.over is not None:
@@ -141,6 +172,40 @@ def unify(a: Term, b: Term, why: str) -> None:
     else:
         fix(a, f"two layouts of one axis: {why}")
         fix(b, f"two layouts of one axis: {why}")
+
+
+def _unify_blocks(a: Term, b: Term, why: str) -> None:
+    """Two blocks become one, and so do their duals; a block and its own dual would leave little of the group."""
+    x, y = a.block, b.block
+    pa, pb = (None if t.partner is None else find(t.partner) for t in (a, b))
+    if x is None or y is None or pa is b or a.dual != b.dual or (pa is None) != (pb is None):
+        fix(a, f"what may turn a head's units differs: {why}")
+        fix(b, f"what may turn a head's units differs: {why}")
+        return
+    late, early = (a, b) if a.serial > b.serial else (b, a)
+    if late.over is not None and early.over is not None:
+        unify(late.over, early.over, why)
+    late.target, late.kind, late.parts = early, "link", []
+    kept, other = (x, y) if early is a else (y, x)
+    if kept is not other and not restrict(early, other.pairs, other.signs, why):
+        return
+    early.block = kept
+    if pa is not None and pb is not None and pa is not pb:
+        p, q = (pa, pb) if early is a else (pb, pa)
+        q.target, q.kind, q.parts = p, "link", []
+
+
+def restrict(t: Term, pairs: tuple[tuple[tuple[int, int], ...], ...] | None, signs: bool, why: str) -> bool:
+    """Leave of a block's group what keeps to these pairs, or signs; False where nothing is left, and it is fixed."""
+    block = t.block
+    assert block is not None
+    if pairs is not None:
+        if block.pairs is not None and block.pairs != pairs:
+            fix(t, f"a head's units turn in two ways: {why}")
+            return False
+        block.pairs = pairs
+    block.signs = block.signs or signs
+    return True
 
 
 def _unify_concats(a: Term, b: Term, why: str) -> None:
@@ -174,6 +239,9 @@ def cut(t: Term, k: int, why: str) -> tuple[Term, Term]:
             pieces = (Term("fixed", k, why=why), Term("fixed", t.size - k, why=why))
     elif t.kind == "fixed":
         pieces = (Term("fixed", k, why=t.why), Term("fixed", t.size - k, why=t.why))
+    elif t.block is not None:
+        fix(t, f"a head's units are cut: {why}")
+        pieces = (Term("fixed", k, why=why), Term("fixed", t.size - k, why=why))
     else:
         pieces = (
             Term("var", k, f"{t.name}[:{k}]", serial=t.serial),

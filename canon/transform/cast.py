@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from canon.compare.check import Agreement, agree, probes, run_on
@@ -9,18 +11,22 @@ from canon.compare.comparing import rounding
 from canon.errors import NumericError
 from canon.network import Network
 from canon.ops.base import Array
+from canon.precision import BFLOAT16, as_stored
 
 
 def cast(network: Network, like: Network) -> Network:
     """Every tensor in the type it was stored in. Raises NumericError where a value leaves that type's range."""
     out: dict[str, Array] = {}
+    precision: dict[str, str] = {}
     for name, t in network.tensors.items():
-        wanted = like.tensors[name].dtype if name in like.tensors else like.dtype
-        if t.dtype == wanted:
+        wanted = like.stored_type(name) if name in like.tensors else like.main_type
+        if wanted == BFLOAT16:
+            precision[name] = wanted
+        elif t.dtype == np.dtype(wanted):
             out[name] = t
             continue
         with np.errstate(over="ignore", under="ignore"):
-            stored = np.asarray(t).astype(wanted)
+            stored = as_stored(t, wanted)
         if not np.isfinite(stored).all():
             raise NumericError(
                 name,
@@ -28,7 +34,7 @@ def cast(network: Network, like: Network) -> Network:
                 "Convert the file to a wider type first.",
             )
         out[name] = stored
-    return network.with_tensors(out)
+    return replace(network, tensors=out, precision=precision)
 
 
 def proved(original: Network, moved: Network, seed: int) -> Agreement:

@@ -34,7 +34,11 @@ def embed(folded: Folded, moved: Network) -> Network:
     kernel_of = {k: bn for bn, k in norm_of.items() if k}
     chains = _chains(folded)
     in_chain = {name for chain in chains for name in chain}
+    constants = {s.where for s in folded.record if s.what == "constant factor"}
     for op in source.ops:
+        if op.name in constants:
+            tensors.update(_neutral(source, op))
+            continue
         if not op.params or all(t in tensors for t in op.params.values()):
             continue
         if op.name in in_chain:
@@ -50,6 +54,14 @@ def embed(folded: Folded, moved: Network) -> Network:
     for chain in chains:
         _linear(source, chain, moved, new, kernel_of, tensors)
     return source.with_tensors(tensors)
+
+
+def _neutral(source: Network, op: Op) -> dict[str, Array]:
+    """What a constant is that was folded into a kernel: it adds nothing, and multiplies by one."""
+    if not op.params:
+        raise CannotEmbedError(f"the numbers of {op.name} are no tensors")
+    shape = source.tensors[op.params["constant"]].shape
+    return {op.params["constant"]: np.zeros(shape) if op.kind == "add_constant" else np.ones(shape)}
 
 
 def _value(moved: Network, op: Op, role: str) -> Array | None:

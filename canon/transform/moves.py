@@ -17,7 +17,8 @@ from canon.gauge import exact
 from canon.network import Network
 from canon.ops.base import Array
 from canon.order import Order, canonical_order
-from canon.symmetry import Axis, Concat, Product, Use
+from canon.precision import as_stored, roundoff
+from canon.symmetry import Axis, Concat, Product, Turn, Use
 from canon.symmetry import derive as derive_symmetry
 from canon.transform.cast import cast, proved
 from canon.transform.embed import CannotEmbedError, embed
@@ -76,11 +77,11 @@ def canonicalize(
 
 def _order(side: Side, gauges: Mapping[str, Array], like: Network) -> Order:
     """Order on the values as they will be stored, so that a canonical form orders to itself."""
-    normal = Action(side.symmetry, {}, gauges)
+    normal = Action(side.symmetry, {}, gauges)  # on tensors whose heads are balanced
     values = normal.values_of(side.tensors)
-    kind = like.dtype if like.dtype.kind == "f" else np.dtype(np.float32)
+    kind = like.main_type if like.dtype.kind == "f" else "float32"
     with np.errstate(over="ignore", under="ignore"):
-        rounded = {n: np.asarray(normal.linear(n, t, values)).astype(kind) for n, t in side.tensors.items()}
+        rounded = {n: as_stored(normal.linear(n, t, values), kind) for n, t in side.tensors.items()}
     return canonical_order(side.symmetry, rounded, side.dead)
 
 
@@ -88,7 +89,7 @@ def _kept(made: Network, before: Network) -> Network:
     """What was canonical up to rounding is left as it was, so that canonicalising twice changes nothing."""
     for name, t in made.tensors.items():
         old = before.tensors[name]
-        u = float(np.finfo(old.dtype).eps) / 2 if old.dtype.kind == "f" else 0.0
+        u = roundoff(before.stored_type(name)) if old.dtype.kind == "f" else 0.0
         gap = np.abs(np.asarray(t, np.float64) - np.asarray(old, np.float64))
         size = np.abs(np.asarray(old, np.float64))
         if (gap > 16 * u * np.maximum(size, size.max(initial=0.0) * u)).any():
@@ -172,22 +173,26 @@ def _translated(action: Action, named: Folded, own: Folded, values: Mapping[str,
     """
     spaces: dict[str, str] = {}
     gauges: dict[str, str] = {}
+    blocks: dict[str, str] = {}
     theirs = own.symmetry
     for w, v in values.items():
         for x, y in zip(named.symmetry.values[v], theirs.values[w], strict=True):
-            _names(x.axis, y.axis, spaces, gauges)
+            _names(x.axis, y.axis, spaces, gauges, blocks)
     return Action(
         theirs,
         {spaces[s]: p for s, p in action.perms.items()},
         {gauges[g]: v for g, v in action.gauges.items() if g in gauges},
+        turns={blocks[b]: t for b, t in action.turns.items() if b in blocks},
     )
 
 
-def _names(x: Axis, y: Axis, spaces: dict[str, str], gauges: dict[str, str]) -> None:
+def _names(x: Axis, y: Axis, spaces: dict[str, str], gauges: dict[str, str], blocks: dict[str, str]) -> None:
     if isinstance(x, Use | Product) and isinstance(y, Use | Product):
         gauges.update({g: h for (g, _), (h, _) in zip(x.gauges, y.gauges, strict=False)})
     if isinstance(x, Use) and isinstance(y, Use):
         spaces[x.space] = y.space
+    elif isinstance(x, Turn) and isinstance(y, Turn):
+        blocks[x.block] = y.block
     elif isinstance(x, Concat | Product) and isinstance(y, Concat | Product):
         for p, q in zip(x.parts, y.parts, strict=True):
-            _names(p, q, spaces, gauges)
+            _names(p, q, spaces, gauges, blocks)

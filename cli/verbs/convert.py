@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..options import Parser, add_common, add_format, add_output, add_reading
+from ..writing import by_ending
 
 if TYPE_CHECKING:
     from canon.network import Network
@@ -29,7 +30,10 @@ formats:
   keras       Keras's legacy HDF5, for every Keras since 2.4
   keras-zip   Keras 3's archive, .keras
   npz         arrays by name, for numpy: no graph
+  safetensors tensors by name, as torch names them: no graph
   state-dict  arrays by name in HDF5, as torch names them: no graph
+  torch       a state dict in torch's own format: no graph
+Without --to the ending of OUT tells: .npz, .safetensors, .keras, .pt, ...
 
 examples:
   canon convert old.h5 -o new.keras --to keras-zip
@@ -38,6 +42,7 @@ examples:
 
 exit status:
   0  written    2  trouble, OUT is as it was"""
+_NO_GRAPH = ("npz", "safetensors", "state-dict", "torch")
 _FAR = 1e-5
 """Of the largest output: more than any rounding of a weight on the way."""
 
@@ -47,7 +52,7 @@ def configure(parser: Parser) -> None:
     parser.tell(NAME, HELP, _ABOUT, _EPILOG)
     parser.add_argument("file", metavar="FILE[:STEP]", help="the file to convert")
     add_output(parser)
-    add_format(parser, "canon")
+    add_format(parser, "by the ending of OUT, else canon")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--checkpoint", metavar="STEP", help="which checkpoint, where there are several (default: the last)")
     which.add_argument("--all-checkpoints", action="store_true", help="all of them (canon's own format only)")
@@ -65,6 +70,8 @@ def run(args: Namespace) -> int:
     from ..text import write_json
 
     messages = Messages(args.quiet)
+    to, told = (args.to, []) if args.to else _by_ending(args.output)
+    told = [] if args.all_checkpoints else told  # one format alone holds them
     word = args.file if args.checkpoint is None else f"{args.file}:{args.checkpoint}"
     with messages.step(f"reading {word}") as tell, tempfile.TemporaryDirectory(prefix="canon-") as folder:
         source = read(word, args, messages)
@@ -73,8 +80,8 @@ def run(args: Namespace) -> int:
         made = Path(folder) / "out"
         tell(f"writing {args.output}")
         with _named(made, args.output):
-            notes = list(write(source, made, args.to, checkpoints=others))
-            far, why = _compared(source.network, made) if args.to not in ("npz", "state-dict") else (None, "no graph is kept")
+            notes = [*told, *write(source, made, to, checkpoints=others)]
+            far, why = _compared(source.network, made) if to not in _NO_GRAPH else (None, "no graph is kept")
         with _named(made, args.output), replacing(Path(args.output)) as target:
             shutil.copyfile(made, target)
     for note in (*notes, *([f"the outputs are not compared: {why}"] if far is None else [])):
@@ -83,13 +90,21 @@ def run(args: Namespace) -> int:
         value = {
             "schema": "canon.convert/1",
             "output": args.output,
-            "to": args.to,
+            "to": to,
             "checkpoints": list(steps) or [source.checkpoint],
             "outputs": far,
             "notes": [*source.notes, *notes],
         }
         write_json(value, args.json)
     return 0
+
+
+def _by_ending(output: str) -> tuple[str, list[str]]:
+    """The format that the name of OUT asks for, canon's own where it asks for none; what to say of it."""
+    form = by_ending(output)
+    if form is None:
+        return "canon", ["written in canon's own format (--to names another)"]
+    return form, [] if form == "canon" else [f"written as {form}, by its ending (--to names another)"]
 
 
 @contextmanager
