@@ -22,8 +22,8 @@ def turned_axis(
 ) -> Array:
     """A tensor with the matrices of blocks applied along one axis; their inverses where the axis reads what they turn.
 
-    turns: block -> (outer, size, size), in the labelling that the tensor is in; duals: their inverse transposes; absolute: with the absolute values of the
-    matrices, which bounds what goes into each entry.
+    turns: block -> (outer, size, size), in the labelling that the tensor is in; duals: their inverse transposes;
+    absolute: with the absolute values of the matrices, which bounds what goes into each entry.
     """
     if isinstance(axis, Concat):
         if not any(isinstance(leaf, Turn) and leaf.block in turns for leaf in _leaves(axis)):
@@ -84,8 +84,8 @@ def _random(block: Block, rng: np.random.Generator, sigma: float) -> Floats:
             out[f, f] = rng.choice([-1.0, 1.0])
             continue
         z = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if c.kind == "complex" else 0.0)
-        q = np.linalg.qr(z)[0] * np.exp(rng.normal(0.0, sigma, n))
-        if c.kind == "real":
+        q = np.linalg.qr(z)[0] * (1.0 if c.kind == "orthogonal" else np.exp(rng.normal(0.0, sigma, n)))
+        if c.kind != "complex":
             out[np.ix_(f, f)] = q
         else:
             put_complex(out, q, f, list(c.second))

@@ -189,19 +189,24 @@ def _live(side: Side, gauge: Gauged) -> dict[str, Bools]:
     return out
 
 
-def make_pair(na: Network, nb: Network, tell: Callable[[str], None] = lambda _: None) -> tuple[Pair, Folded, Folded]:
-    """Fold both networks and pair what is left. Raises MismatchError naming the first differences."""
-    fa, fb = fold(na), fold(nb)
+def make_pair(
+    na: Network, nb: Network, tell: Callable[[str], None] = lambda _: None, rotations: bool = False
+) -> tuple[Pair, Folded, Folded]:
+    """Fold both networks and pair what is left. Raises MismatchError naming the first differences.
+
+    rotations: take orthogonal matrices on streams out as well (derive).
+    """
+    fa, fb = fold(na, rotations), fold(nb, rotations)
     return joined(fa, fb, na, nb, tell)
 
 
 def joined(fa: Folded, fb: Folded, na: Network, nb: Network, tell: Callable[[str], None]) -> tuple[Pair, Folded, Folded]:
     """Pair two folded networks and put the second under the first one's names."""
     pairing = pair(fa.network, fb.network)
-    left = Folded(with_biases(fa.network, fb.network, pairing), na, fa.magnitudes, fa.record)
+    left = Folded(with_biases(fa.network, fb.network, pairing), na, fa.magnitudes, fa.record, fa.rotations)
     named = renamed(fb.network, left.network, pairing)
     sizes = {pairing.tensors[t]: m for t, m in fb.magnitudes.items() if t in pairing.tensors}
-    right = Folded(named, nb, sizes, fb.record)
+    right = Folded(named, nb, sizes, fb.record, fb.rotations)
     symmetry = left.symmetry
     a, b = Side(left, symmetry), Side(right, symmetry)
     unit = max(rounding(na), rounding(nb))

@@ -32,7 +32,8 @@ Tell = Callable[[str], None]
 @dataclass(frozen=True)
 class Options:
     """gauge: in which distances are taken, "incoming" or "balanced"; units: list every unit; full: chance and lower bound
-    over all units; partial: compare what two architectures share; seed: of probes and surrogates.
+    over all units; partial: compare what two architectures share; seed: of probes and surrogates;
+    rotations: take rotations of residual streams out as well, where RMS norms alone read them.
     """
 
     gauge: str = "incoming"
@@ -40,6 +41,7 @@ class Options:
     full: bool = False
     partial: bool = False
     seed: int = 0
+    rotations: bool = False
 
 
 def compare(a: Run, b: Run, options: Options = Options(), tell: Tell = lambda _: None) -> Comparison:
@@ -124,7 +126,7 @@ def _compare(a: Run, b: Run, options: Options, tell: Tell) -> Comparison:
 
         na, nb, shared = common(na, nb)
     try:
-        pair, _, _ = make_pair(na, nb, tell)
+        pair, _, _ = make_pair(na, nb, tell, options.rotations)
     except CanonError as error:
         what = error.what + ("; yet all their tensors are the same" if same_tensors(na, nb) else "")
         raise type(error)(error.where or f"{a.path} and {b.path}", what, error.hint) from None

@@ -32,11 +32,13 @@ class Folded:
     source: Network
     magnitudes: Mapping[str, Array]
     record: tuple[Step, ...]
+    rotations: bool = False
+    """Whether orthogonal matrices on streams count among its symmetry."""
 
     @cached_property
     def symmetry(self) -> Symmetry:
         """Of the folded network."""
-        return derive(self.network)
+        return derive(self.network, self.rotations)
 
     @cached_property
     def source_symmetry(self) -> Symmetry:
@@ -146,8 +148,10 @@ def _sloped(axis: Axis, symmetry: Symmetry) -> bool:
     return any(symmetry.gauges[g].kind == "slope" for g in gauges_of(axis))
 
 
-def fold(network: Network) -> Folded:
-    """Fold what is no freedom of the function (THEORY section 2, step 1).
+def fold(network: Network, rotations: bool = False) -> Folded:
+    """Fold what is no freedom of the function.
+
+    rotations: gammas of all RMS norms as well, so that streams may be turned (derive).
 
     The folded tensors are exact in real arithmetic and computed in float64; `magnitudes` bounds what rounding the stored
     tensors can have moved them by.
@@ -159,7 +163,7 @@ def fold(network: Network) -> Folded:
     fold_batch_norms(work)
     fold_constants(work)
     write_out_groups(work)
-    fold_heads(work)
+    fold_heads(work, rotations)
     move_biases_on(work)
     compose(work)
     move_biases_on(work)
@@ -168,4 +172,4 @@ def fold(network: Network) -> Folded:
     fold_units(work)
     done = work.network()
     kept = {n: m for n, m in work.magnitudes.items() if n in done.tensors}
-    return Folded(done, network, kept, tuple(work.record))
+    return Folded(done, network, kept, tuple(work.record), rotations)

@@ -1,12 +1,15 @@
-"""Shifts around attention that the function does not know by themselves: of norms, of keys and of values.
+"""Shifts and scales around attention that the function does not know by themselves: of norms, of keys and of values.
 
-A norm's beta moves into the biases of all that reads it. A key's bias adds one number to all scores of a query, which a
-softmax does not see: it becomes zero, unless rotary positions or a norm stand between, or a score of zero is among the
-others. A value's bias comes out of every head as it went in, since the weights sum to one: it moves into the next bias.
-Source: THEORY section 1c.
+A norm's beta moves into the biases of all that reads it, and its gamma into the kernels where no gauge can take it (over
+units that keep their places). A key's bias adds one number to all scores of a query, which a softmax does not see: it
+becomes zero, unless rotary positions or a norm stand between, or a score of zero is among the others. A value's bias comes
+out of every head as it went in, since the weights sum to one: it moves into the next bias.
+Source: what a softmax over positions does not see (Vaswani et al. 2017, equation 1).
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,14 +17,19 @@ from canon.fold.constants import absorb_constant, where_constants_go
 from canon.fold.work import Step, Work
 from canon.ops import Op, kind_of
 from canon.ops.base import Array
+from canon.symmetry import Fixed, derive
 
 _NORMS = ("layer_norm", "rms_norm", "group_norm", "instance_norm")
 
 
-def fold_heads(work: Work) -> None:
-    """Fold betas of norms, then biases of keys and values, front to back."""
+def fold_heads(work: Work, rotations: bool = False) -> None:
+    """Fold betas and gammas of norms, then biases of keys and values, front to back.
+
+    rotations: gammas of RMS norms wherever their readers take them, so that these norms see no single unit any more.
+    """
     for op in [op for op in work.ops if op.kind in _NORMS and "beta" in op.params]:
         _move_beta(work, op)
+    _move_gammas(work, rotations)
     for op in [op for op in work.ops if op.kind == "attention" and not op.attrs.get("null", False)]:
         _clear_keys(work, op)
         _move_values(work, op)
@@ -41,6 +49,38 @@ def _move_beta(work: Work, op: Op) -> None:
         absorb_constant(work, reader, *(_spread(work.shapes[op.output], at, b, path) for b in beta))
     work.put(op, "beta", np.zeros_like(beta[0]), np.zeros_like(beta[0]))
     work.record.append(Step("bias", op.name, f"into {', '.join(r.name for r, _ in readers)}"))
+
+
+def _move_gammas(work: Work, rotations: bool) -> None:
+    """Gammas over units that keep their places move into the kernels behind them; over others they are a gauge's to choose.
+
+    So do those that have an offset, for which no factor stands.
+    """
+    norms = [op for op in work.ops if op.kind in ("layer_norm", "rms_norm") and "gamma" in op.params]
+    symmetry = derive(work.network()) if norms else None
+    for op in norms:
+        axis = symmetry.values[op.output][-1].axis if symmetry is not None else None
+        free = rotations and op.kind == "rms_norm"
+        offset = float(op.attrs.get("offset", 0.0))
+        if not (free or offset or isinstance(axis, Fixed)) or not work.unshared(op) or op.output in work.outputs:
+            continue
+        readers = work.readers(op.output)
+        found = work.get(op, "gamma")
+        if found is None or found[0].ndim != 1 or any(r.kind != "dense" or not work.unshared(r) for r in readers):
+            continue
+        gamma = found[0] + offset
+        if not readers or ((gamma == 1.0).all() and not free):
+            continue
+        for reader in readers:
+            kernel = work.get(reader, "kernel")
+            assert kernel is not None
+            work.put(reader, "kernel", kernel[0] * gamma, kernel[1] * (found[1] + abs(offset)))
+        if free:
+            attrs = {k: v for k, v in op.attrs.items() if k != "offset"}
+            work.swap(op, replace(op, params={r: t for r, t in op.params.items() if r != "gamma"}, attrs=attrs))
+        else:
+            work.put(op, "gamma", np.full_like(gamma, 1.0 - offset), np.ones_like(gamma))
+        work.record.append(Step("norm", op.name, f"into {', '.join(r.name for r in readers)}"))
 
 
 def _axis(op: Op, rank: int) -> int:

@@ -1,6 +1,6 @@
 """The balanced gauge of blocks: of all ways to write a head, the one with the least sum of squares.
 
-Notation (THEORY section 2, heads): X (units, n) collects the rows on which a matrix G acts, Y those on which G^-T does (of a
+Notation: X (units, n) collects the rows on which a matrix G acts, Y those on which G^-T does (of a
 query-key block the queries' and the keys' projections); the function knows X^T Y alone. X^T = Q_x R_x, Y^T = Q_y R_y,
 R_x R_y^T = U S V^T on a core of units x units, so that G X = S^1/2 U^T Q_x^T, G^-T Y = S^1/2 V^T Q_y^T: unique up to a sign (a
 phase) for each singular value, and up to a rotation among equal ones, which a comparison takes out (Block.nearest).
@@ -53,6 +53,9 @@ def _balanced(block: Block, direct: list[Array], inverse: list[Array]) -> Floats
     out = np.zeros((block.outer, n, n))
     for c in block.classes:
         f, s = list(c.first), list(c.second)
+        if c.kind == "orthogonal":  # lengths say nothing about it: a comparison turns one side into the other
+            out[:, f, f] = 1.0
+            continue
         if c.kind == "sign":
             cubes = sum(((x[:, i] ** 3).sum(axis=-1) for i in f), start=np.zeros(block.outer))
             for i in f:

@@ -7,7 +7,7 @@ share a key-value head are ordered inside it at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING
 
@@ -162,13 +162,20 @@ def similarity(problem: Problem, space: str, state: State, use: Sequence[tuple[P
     return found
 
 
-def best_turns(problem: Problem, state: State, spaces: Sequence[str] | None = None) -> dict[str, Floats]:
-    """The best turns of all blocks (over some spaces; "" for heads that keep their places) under the labels of a state."""
+def best_turns(
+    problem: Problem, state: State, spaces: Sequence[str] | None = None, settled: Collection[str] | None = None
+) -> dict[str, Floats]:
+    """The best turns of all blocks (over some spaces; "" for heads that keep their places) under the labels of a state.
+
+    settled: the spaces whose labels are found, where not all are: only what meets no others is looked at.
+    """
     out: dict[str, Floats] = {}
     for space in problem.turned_spaces if spaces is None else spaces:
         blocks = problem.blocks_over(space)
         cross = {b.name: np.zeros((b.outer, b.size, b.size)) for b in blocks}
         for piece, axis, x, y in _turned_pieces(problem, state, set(cross)):
+            if settled is not None and any(a.space and a.space not in settled for a in piece.axes):
+                continue
             name = piece.axes[axis].turn
             front = [np.moveaxis(t, axis, -1) for t in (x, y)]
             outer = problem.outer_axis(piece, axis)

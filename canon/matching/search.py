@@ -1,7 +1,7 @@
 """The search for a matching: anchored starts, coordinate descent, the stored labelling always among the candidates.
 
 Anchored: spaces in order of their writers (or backward, from the outputs), each matched on the parameters that connect it
-to what is matched already. For members of one orbit that is exact (THEORY section 3). Coordinate descent then takes one
+to what is matched already. For members of one orbit that is exact. Coordinate descent then takes one
 space at a time, those with most parameters around them first, and skips spaces whose neighbours have not moved.
 """
 
@@ -83,7 +83,7 @@ def anchored(problem: Problem, backward: bool = False, role: str = "") -> State:
     waiting = list(reversed(problem.free)) if backward else list(problem.free)
     while waiting:
         if "" in problem.turned_spaces:
-            state.turns.update(best_turns(problem, state, [""]))
+            state.turns.update(best_turns(problem, state, [""], settled=done))
         ready = next((s for s in waiting if _anchors(problem, s, done, role)), waiting[0])
         waiting.remove(ready)
         use = _anchors(problem, ready, done, role)

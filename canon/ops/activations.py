@@ -1,4 +1,4 @@
-"""Elementwise nonlinearities, and softmax. What each lets through of a unit's scale and sign is THEORY's table.
+"""Elementwise nonlinearities, and softmax. Each class says what it lets through of a unit's scale and sign.
 
 All keep labels. Homogeneous ones (relu, leaky relu, prelu) let positive scales through, odd ones (tanh, softsign) signs;
 sigmoid, hard sigmoid and relu6 are odd about a point, so their flips move a constant into the readers' biases.

@@ -98,6 +98,9 @@ class Equations(Protocol):
     def over(self, size: int, outer: AxisRef) -> AxisRef:
         """Units of which each unit of `outer` has its own independent copy."""
 
+    def rotates(self, axis: AxisRef) -> None:
+        """Single units do not matter here to whoever asks for rotations: any orthogonal matrix may act; else as `units`."""
+
     def block(self, size: int, outer: AxisRef, name: str) -> AxisRef:
         """Units that any matrix may turn among each other, one matrix for each unit of `outer`."""
 

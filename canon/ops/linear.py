@@ -1,6 +1,6 @@
 """Affine maps with a kernel: dense, convolution, depthwise convolution.
 
-Their kernels absorb any relabelling, scale and sign on both sides (THEORY: W -> c_out W / c_in, b -> c_out b), so they
+Their kernels absorb any relabelling, scale and sign on both sides (W -> c_out W / c_in, b -> c_out b), so they
 add no equation but for flips about a point other than zero: those need a bias, and no zeros padded in.
 """
 

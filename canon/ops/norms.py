@@ -120,6 +120,13 @@ class LayerNorm(_Norm):
         inner = [axes[i] for i in at]
         # one axis carries the gauge of what goes out; a product of several would say the same thing twice
         labels_only(eq, *(axis for i, axis in enumerate(axes) if i != at[-1]))
+        if self.signs and len(at) == 1 and not op.params and not op.attrs.get("offset"):
+            # without gamma every orthogonal matrix goes through; relabellings and signs are what is taken of them by default
+            eq.rotates(inner[0])
+            eq.scale((inner[0], 1))
+            eq.centre(inner[0], 0.0)
+            eq.emit(axes)
+            return
         axes[at[-1]] = self._out(op, eq, axes[at[-1]], self.signs)
         self._tensors(op, eq, [(eq.out_shape[i], axes[i]) for i in at], inner if self.signs else ())
         eq.emit(axes)

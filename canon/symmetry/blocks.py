@@ -1,9 +1,10 @@
-"""Blocks: units of a head that a matrix group turns among each other, and the part of the group that keeps lengths.
+"""Blocks: units that a matrix group turns among each other, those of a head say, and what of the group keeps lengths.
 
 A block has a matrix for each unit of an outer space (a key-value head). The group is a product over classes of the units:
-any invertible real matrix ("real"), any invertible complex matrix on pairs of units ("complex": rotary positions let
-through what commutes with their turns), or a sign ("sign"). Values v become A v; what meets them in an inner product
-becomes A^-T v. In the balanced gauge (gauge/heads.py) what is left is orthogonal, unitary, or a sign: `nearest`.
+any invertible real matrix ("real"), any orthogonal one ("orthogonal"), any invertible complex matrix on pairs of units
+("complex": rotary positions let through what commutes with their turns), or a sign ("sign"). Values v become A v; what
+meets them in an inner product becomes A^-T v. In the balanced gauge (gauge/heads.py) what is left is orthogonal, unitary,
+or a sign: `nearest`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from canon.ops.base import Array
 
 @dataclass(frozen=True)
 class Class:
-    """Units of a block that turn together. kind: "real" (units `first`), "complex" (pairs first[i] + i second[i]) or "sign"
-    (one sign for all of them).
+    """Units of a block that turn together. kind: "real" or "orthogonal" (units `first`), "complex" (pairs first[i] +
+    i second[i]) or "sign" (one sign for all of them).
     """
 
     kind: str
@@ -28,7 +29,8 @@ class Class:
     @property
     def dimension(self) -> int:
         """Number of free real parameters."""
-        return 0 if self.kind == "sign" else len(self.first) ** 2 * (2 if self.kind == "complex" else 1)
+        n = len(self.first)
+        return {"sign": 0, "orthogonal": n * (n - 1) // 2, "real": n * n, "complex": 2 * n * n}[self.kind]
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,11 @@ class Block:
         words = []
         for c in self.classes:
             n = len(c.first)
-            words.append({"real": f"GL({n})", "complex": "C*" if n == 1 else f"GL({n}, C)", "sign": "sign"}[c.kind])
+            words.append(
+                {"real": f"GL({n})", "orthogonal": f"O({n})", "complex": "C*" if n == 1 else f"GL({n}, C)", "sign": "sign"}[
+                    c.kind
+                ]
+            )
         counted = [w if words.count(w) == 1 else f"{w} x{words.count(w)}" for w in dict.fromkeys(words)]
         return " ".join(counted)
 
@@ -82,7 +88,7 @@ class Block:
             else:
                 u, sigma, vh = np.linalg.svd(part)
                 q, value = u @ vh, value + sigma.sum(axis=-1)
-            if c.kind == "real":
+            if c.kind != "complex":
                 turn[..., np.ix_(f, f)[0], np.ix_(f, f)[1]] = q
             else:
                 put_complex(turn, q, f, s)
@@ -92,7 +98,7 @@ class Block:
 def _of_class(cross: Array, c: Class) -> Array:
     """The entries of a cross product that a class sees: complex ones are sums over both units of a pair."""
     f, s = list(c.first), list(c.second)
-    if c.kind == "real":
+    if c.kind != "complex":
         return np.asarray(cross[..., np.ix_(f, f)[0], np.ix_(f, f)[1]])
     ff, ss, fs, sf = (cross[..., np.ix_(p, q)[0], np.ix_(p, q)[1]] for p, q in ((f, f), (s, s), (f, s), (s, f)))
     return np.asarray((ff + ss) + 1j * (sf - fs))  # x y^H for x = x_f + i x_s

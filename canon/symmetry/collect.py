@@ -137,6 +137,8 @@ class Collected:
     ties: list[tuple[AxisTerm, AxisTerm]] = field(default_factory=list)
     """Axes that meet at one parameter, and so must flip about one point."""
     params: dict[str, list[tuple[str, tuple[Leg, ...]]]] = field(default_factory=dict)
+    rotating: list[AxisTerm] = field(default_factory=list)
+    """Axes that let orthogonal matrices through."""
     turning: list[tuple[AxisTerm, int, tuple[tuple[tuple[int, int], ...], ...] | None, str]] = field(default_factory=list)
     """Axis, size of its blocks, what may turn them, and the op that says so."""
     values: dict[str, tuple[AxisTerm, ...]] = field(default_factory=dict)
@@ -144,8 +146,11 @@ class Collected:
     """The op that made each gid."""
 
 
-def collect(network: Network) -> Collected:
-    """Go through the ops in order and let each say its equations; inputs and outputs are fixed."""
+def collect(network: Network, rotations: bool = False) -> Collected:
+    """Go through the ops in order and let each say its equations; inputs and outputs are fixed.
+
+    rotations: whether streams that let orthogonal matrices through become blocks; they have labels and signs otherwise.
+    """
     found = Collected()
     for name, shape in network.inputs.items():
         found.values[name] = tuple(AxisTerm(Term("fixed", n or 0, why="the network's input")) for n in shape)
@@ -156,6 +161,9 @@ def collect(network: Network) -> Collected:
             fix(axis.term, "the network's output")
     for axis, size, pairs, op_name in found.turning:
         _turn(axis.term, size, pairs, op_name)
+    if not rotations:
+        for axis in found.rotating:
+            mark_units(axis.term)
     for parts in found.factors:
         # labels that move in two factors of one axis would have no canonical order: the last one keeps them
         for p in [p for p in parts if normal(p.term).kind != "fixed"][:-1]:
@@ -165,6 +173,9 @@ def collect(network: Network) -> Collected:
         for op_name, legs in others:
             for a, b in zip(first, legs, strict=True):
                 _tie(found, a, b, f"{tensor} is used by {uses[0][0]} and by {op_name}")
+    if rotations:
+        for i, axis in enumerate(found.rotating):
+            _rotate(axis.term, i)
     return found
 
 
@@ -176,6 +187,16 @@ def _turn(t: Term, size: int, pairs: tuple[tuple[tuple[int, int], ...], ...] | N
         restrict(inner, pairs, pairs is None, op_name)
     else:
         fix(t, f"{op_name} turns units")
+
+
+def _rotate(t: Term, serial: int) -> None:
+    """Make a space of which no single unit matters a block of one orthogonal matrix."""
+    t = normal(t)
+    if t.kind == "var" and t.linear and t.block is None and t.over is None:
+        t.block = Turning(t.name, serial, orthogonal=True)
+        t.over = Term("fixed", 1)
+    elif t.block is None or not t.block.orthogonal:
+        mark_units(t)
 
 
 def _tie(found: Collected, a: Leg, b: Leg, why: str) -> None:
@@ -248,6 +269,9 @@ class _Voice:
         term = Term("var", size, f"{self._op.name}.each", serial=serial)
         term.over = find(_term(outer))
         return AxisTerm(term)
+
+    def rotates(self, axis: AxisRef) -> None:
+        self._found.rotating.append(_axis(axis))
 
     def block(self, size: int, outer: AxisRef, name: str) -> AxisTerm:
         serial = self._gid()

@@ -1,6 +1,6 @@
 """Network -> Symmetry: collect what the ops say, solve for labels and gauges, and write the axes of every tensor.
 
-No weight is read. What the equations leave free is the group; THEORY's table of activations and structures comes out,
+No weight is read. What the equations leave free is the group; the table of activations and structures comes out,
 it is not put in.
 """
 
@@ -39,13 +39,16 @@ Path = tuple[int | tuple[int, int], ...]
 _SLOPE = -2  # first entry of the keys of slope variables, which are never eliminated in favour of real ones
 
 
-def derive(network: Network) -> Symmetry:
+def derive(network: Network, rotations: bool = False) -> Symmetry:
     """The symmetry of a network, from its ops and shapes alone.
+
+    rotations: take orthogonal matrices on streams that only linear maps and RMS norms without gamma touch, where otherwise
+    relabellings and signs are taken (Ashkboos et al., SliceGPT, 2024, equation 3).
 
     Source: the equations of each op (canon/ops), after Godfrey, Brown, Emerson, Kvinge, On the symmetries of deep
     learning models and their internal representations (2022), for what intertwines with an activation.
     """
-    said = collect(network)
+    said = collect(network, rotations)
     return _Solution(network, said).symmetry()
 
 
@@ -260,7 +263,7 @@ class _Solution:
         assert turning is not None
         if turning.name not in self.blocks:
             n = term.size
-            classes = [Class("real", tuple(range(n)))]
+            classes = [Class("orthogonal" if turning.orthogonal else "real", tuple(range(n)))]
             if turning.pairs is not None:
                 classes = [Class("complex", *zip(*c, strict=True)) for c in turning.pairs]
                 rest = tuple(sorted(set(range(n)) - {i for c in turning.pairs for pair in c for i in pair}))

@@ -23,6 +23,7 @@ class Turning:
     serial: int
     pairs: tuple[tuple[tuple[int, int], ...], ...] | None = None
     signs: bool = False
+    orthogonal: bool = False
 
 
 class Term:

@@ -65,6 +65,8 @@ def configure(parser: Parser) -> None:
     parser.add_argument("--full", action="store_true", help=text)
     text = "compare what the two have in common where their graphs differ"
     parser.add_argument("--partial", action="store_true", help=text)
+    text = "take rotations of residual streams out as well, where RMS norms alone read them"
+    parser.add_argument("--rotations", action="store_true", help=text)
     add_reading(parser)
     add_seed(parser)
     add_common(parser)
@@ -84,7 +86,7 @@ def run(args: Namespace) -> int:
         a, b = read_pair(args, messages)
         few = sum(len(t) for t in a.network.tensors.values() if t.ndim > 1) <= MANY_UNITS
         units = args.units is not None or (few and args.json != "-")
-        result = compare(a, b, Options(args.gauge, units, args.full, args.partial, args.seed), tell)
+        result = compare(a, b, Options(args.gauge, units, args.full, args.partial, args.seed, args.rotations), tell)
     if args.units not in (None, "-"):
         write_text(units_csv(result), args.units)
     if args.json:
