@@ -108,6 +108,16 @@ def test_copies_are_equivalent_and_partners_right(net: Network) -> None:
     assert result.distance["matched"] < 1e-6
 
 
+def test_copies_in_float64_are_equivalent(net: Network) -> None:
+    wide = net.with_tensors({n: t.astype(np.float64) for n, t in net.tensors.items()})
+    moved = planted(wide)
+    assert compare(run(wide), run(moved)).verdict == "equivalent"
+    name = next(n for n in wide.tensors if n.endswith("o.w"))
+    changed = moved.tensors[name].copy()
+    changed[0, 0] *= 1 + 1e-8
+    assert compare(run(wide), run(moved.with_tensors({name: changed}))).verdict != "equivalent"
+
+
 @pytest.mark.parametrize("tensor", ["0.q.w", "0.k.w", "0.v.w", "0.o.w"])
 def test_one_weight_of_a_head_off_is_no_copy(tensor: str) -> None:
     net = transformer()

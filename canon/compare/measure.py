@@ -17,6 +17,8 @@ from canon.compare.stream import ROUNDINGS, Block, Frame, blocks, frame
 from canon.ops.base import Array
 from canon.symmetry import Axis, Concat, Fixed, Floats, Symmetry, places
 
+TURNED = 2.0**-42
+"""Matrices that turn heads are found numerically: what they move is compared with no finer rounding than this."""
 SUMS = ("dd", "aa", "bb", "ab", "a", "b", "n")
 
 Sums = dict[str, Floats]
@@ -72,7 +74,8 @@ def measure(
         else:
             how = frame(name, x, left, right, va, vb)
         tensor = _Tensor(name, x, y, how, sizes)
-        sums, found = tensor.look(along[0] if along else None, precision)
+        bounds = replace(precision, unit=max(precision.unit, TURNED)) if precision is not None and turning else precision
+        sums, found = tensor.look(along[0] if along else None, bounds)
         if found is not None and (worst is None or found.deviation > worst.deviation):
             worst = found
         if along:
