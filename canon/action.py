@@ -16,7 +16,20 @@ import numpy as np
 from canon.network import Network
 from canon.ops import kind_of
 from canon.ops.base import Array
-from canon.symmetry import Axis, Concat, Fixed, Floats, Indices, Product, Symmetry, Turn, Use, factor, gather, leaves
+from canon.symmetry import (
+    Axis,
+    Fixed,
+    Floats,
+    Indices,
+    Product,
+    Symmetry,
+    Turn,
+    Use,
+    factor,
+    gather,
+    leaves,
+    stretches,
+)
 from canon.turns import composed, inverted, random_turns, turned_axis
 
 
@@ -296,11 +309,13 @@ def _mix(t: Array, dim: int, axis: Axis, mixes: Mapping[str, Floats], reading: b
         return np.moveaxis(np.tensordot(side, t, (1, dim)), 0, dim)
     if not any(u.space in mixes for u in _uses(axis)):
         return t
-    if isinstance(axis, Concat):
-        cuts = np.cumsum([p.size for p in axis.parts])[:-1]
-        pieces = np.split(t, cuts, axis=dim)
-        return np.concatenate([_mix(x, dim, p, mixes, reading) for x, p in zip(pieces, axis.parts, strict=True)], axis=dim)
-    return _mix_product(t, dim, axis, mixes, reading)
+    if isinstance(axis, Product):
+        return _mix_product(t, dim, axis, mixes, reading)
+    out = np.array(t, np.float64)
+    for p, at in stretches(axis):
+        where = (slice(None),) * dim + (at,)
+        out[where] = _mix(t[where], dim, p, mixes, reading)
+    return out
 
 
 def _mix_product(t: Array, dim: int, axis: Product, mixes: Mapping[str, Floats], reading: bool) -> Array:

@@ -1,6 +1,6 @@
 """Tensors cut into plain blocks: every axis of a piece is either one space or fixed.
 
-Concatenations are sliced and products reshaped, so that whatever compares, matches or orders units meets nothing but
+Concatenations and interleavings are sliced and products reshaped, so that whatever compares, matches or orders units meets nothing but
 blocks like (units of one space, units of another, rest), whatever layers they came from.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from canon.ops.base import Array
-from canon.symmetry import Axis, Concat, Fixed, Indices, Product, Symmetry, TensorAxis, Turn, Use
+from canon.symmetry import Axis, Concat, Fixed, Indices, Interleaved, Product, Symmetry, TensorAxis, Turn, Use, stretches
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PieceAxis:
 
 @dataclass(frozen=True)
 class Piece:
-    """A block of a tensor. steps: reshapes ("reshape", dim, sizes) and slices ("slice", dim, start, stop), in order."""
+    """A block of a tensor. steps: reshapes ("reshape", dim, sizes) and slices ("slice", dim, start, stop, step), in order."""
 
     tensor: str
     steps: tuple[tuple[Any, ...], ...]
@@ -41,7 +41,7 @@ class Piece:
         """The block of a tensor (a view where memory allows)."""
         for step in self.steps:
             if step[0] == "slice":
-                t = t[(slice(None),) * step[1] + (slice(step[2], step[3]),)]
+                t = t[(slice(None),) * step[1] + (slice(*step[2:]),)]
             else:
                 t = t.reshape(*t.shape[: step[1]], *step[2], *t.shape[step[1] + 1 :])
         return t
@@ -88,12 +88,10 @@ def _cut(
     elif isinstance(axis, Use):
         signs = frozenset(g for g, _ in axis.gauges if is_matched(symmetry, g))
         yield from _cut(axes, at + 1, steps, (*done, PieceAxis(axis.space, axis.size, side.role, signs)), symmetry)
-    elif isinstance(axis, Concat):
-        start = 0
-        for p in axis.parts:
-            cutting = (*steps, ("slice", at, start, start + p.size))
+    elif isinstance(axis, Concat | Interleaved):
+        for p, (start, step) in zip(axis.parts, axis.spots, strict=True):
+            cutting = (*steps, ("slice", at, start, start + step * (p.size - 1) + 1, step))
             yield from _cut([*axes[:at], TensorAxis(p, side.role), *axes[at + 1 :]], at, cutting, done, symmetry)
-            start += p.size
     else:
         assert isinstance(axis, Product)
         shaped = (*steps, ("reshape", at, tuple(p.size for p in axis.parts)))
@@ -109,12 +107,14 @@ def entries(axis: Axis, gauge: str) -> Indices:
         return np.arange(axis.size)
     if isinstance(axis, Use):
         return np.full(axis.size, -1, np.intp)
-    parts = [entries(p, gauge) for p in axis.parts]
-    if isinstance(axis, Concat):
-        return np.concatenate(parts)
+    if isinstance(axis, Concat | Interleaved):
+        out = np.empty(axis.size, np.intp)
+        for part, at in stretches(axis):
+            out[at] = entries(part, gauge)
+        return out
     out = np.full((1,), -1, np.intp)
-    for p in parts:  # at most one part of a product carries it
-        out = np.maximum(out[:, None], p[None, :]).reshape(-1)
+    for part in axis.parts:  # at most one part of a product carries it
+        out = np.maximum(out[:, None], entries(part, gauge)[None, :]).reshape(-1)
     return out
 
 

@@ -24,6 +24,14 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """Where a file keeps the lengths of a kernel under weight norm, apart from its directions, and their shape."""
+
+    path: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Run:
     """One checkpoint of a file, ready to compare.
 
@@ -36,7 +44,9 @@ class Run:
     probes: name -> inputs stored with the run; actions: what led here; notes: one line each, worth telling;
     alternatives: other networks that the same file may mean, each as likely as `network` (kernels flipped or not);
     readings: a few words on each ("" or left out: as a note tells); whole: the network with what its file says beside it
-    (how its inputs are normalised): where both files of a comparison have one, it counts.
+    (how its inputs are normalised): where both files of a comparison have one, it counts;
+    lengths: path of a kernel's directions -> its lengths, where the file keeps the two apart (weight norm);
+    kept: tensor -> the arrays of the file, by path, from which it was computed and which it does not determine.
     """
 
     path: str
@@ -53,7 +63,10 @@ class Run:
     alternatives: tuple[Network, ...] = ()
     readings: tuple[str, ...] = ()
     whole: Network | None = None
+    lengths: Mapping[str, Lengths] = field(default_factory=dict)
+    kept: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
 
     def with_network(self, network: Network, **changes: Any) -> Run:
         """The same run with another network (moved weights, borrowed graph)."""
-        return replace(self, network=network, **changes)
+        same = {t: k for t, k in self.kept.items() if network.tensors.get(t) is self.network.tensors.get(t)}
+        return replace(self, network=network, **{"kept": same, **changes})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from canon.ops.base import Array
-from canon.symmetry import Axis, Block, Concat, Floats, Indices, Product, Symmetry, Turn
+from canon.symmetry import Axis, Block, Concat, Floats, Indices, Interleaved, Product, Symmetry, Turn, stretches
 from canon.symmetry.blocks import put_complex
 
 
@@ -25,12 +25,14 @@ def turned_axis(
     turns: block -> (outer, size, size), in the labelling that the tensor is in; duals: their inverse transposes;
     absolute: with the absolute values of the matrices, which bounds what goes into each entry.
     """
-    if isinstance(axis, Concat):
+    if isinstance(axis, Concat | Interleaved):
         if not any(isinstance(leaf, Turn) and leaf.block in turns for leaf in _leaves(axis)):
             return t
-        cuts = np.cumsum([p.size for p in axis.parts])[:-1]
-        pieces = zip(np.split(t, cuts, axis=dim), axis.parts, strict=True)
-        return np.concatenate([turned_axis(x, dim, p, turns, duals, reading, absolute) for x, p in pieces], axis=dim)
+        whole = np.array(t, np.float64)
+        for p, at in stretches(axis):
+            where = (slice(None),) * dim + (at,)
+            whole[where] = turned_axis(t[where], dim, p, turns, duals, reading, absolute)
+        return whole
     last = axis.parts[-1] if isinstance(axis, Product) else axis
     if not isinstance(last, Turn) or last.block not in turns:
         return t
@@ -44,7 +46,7 @@ def turned_axis(
 
 
 def _leaves(axis: Axis) -> list[Axis]:
-    return [leaf for p in axis.parts for leaf in _leaves(p)] if isinstance(axis, Concat | Product) else [axis]
+    return [leaf for p in axis.parts for leaf in _leaves(p)] if isinstance(axis, Concat | Interleaved | Product) else [axis]
 
 
 def inverted(turns: Mapping[str, Floats], outer: Callable[[str], Indices | None]) -> dict[str, Floats]:
@@ -92,22 +94,26 @@ def _random(block: Block, rng: np.random.Generator, sigma: float) -> Floats:
     return out
 
 
-def stacked(axis: Axis, outer: Mapping[str, int], start: int = 0) -> Iterator[tuple[Turn, Callable[[Array], Array]]]:
+def stacked(axis: Axis, outer: Mapping[str, int]) -> Iterator[tuple[Turn, Callable[[Array], Array]]]:
     """Each block along an axis, with what takes its rows out of a tensor that has the axis in front: (outer, size, n).
 
     outer: block -> number of its matrices.
     """
-    if isinstance(axis, Concat):
-        for p in axis.parts:
-            yield from stacked(p, outer, start)
-            start += p.size
+    if isinstance(axis, Concat | Interleaved):
+        for p, at in stretches(axis):
+            for turn, take in stacked(p, outer):
+                yield turn, _of_part(take, at)
         return
     last = axis.parts[-1] if isinstance(axis, Product) else axis
     if isinstance(last, Turn):
-        count, size, stop = outer[last.block], last.size, start + axis.size
+        count, size = outer[last.block], last.size
 
-        def take(t: Array) -> Array:
-            parts = t[start:stop].reshape(count, -1, size, int(np.prod(t.shape[1:], dtype=np.intp)))
+        def rows(t: Array) -> Array:
+            parts = t.reshape(count, -1, size, int(np.prod(t.shape[1:], dtype=np.intp)))
             return parts.swapaxes(1, 2).reshape(count, size, -1)
 
-        yield last, take
+        yield last, rows
+
+
+def _of_part(take: Callable[[Array], Array], at: Indices) -> Callable[[Array], Array]:
+    return lambda t: take(t[at])

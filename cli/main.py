@@ -19,6 +19,8 @@ from .options import Parser
 from .text import did_you_mean, printable, write_json
 
 TROUBLE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
+FEW_CORES = 4
+"""Up to this many cores, numpy's linear algebra runs on one thread unless OPENBLAS_NUM_THREADS says otherwise."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character shows its escape
             stream.reconfigure(errors="backslashreplace")
+    if (os.cpu_count() or 1) <= FEW_CORES:
+        # where another process has a core, threads that wait for each other cost ten times what they gain
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     warnings.simplefilter("ignore", RuntimeWarning)  # overflow and the like are answered in words, not by numpy's lines
     try:
         status = _run(words)

@@ -23,6 +23,10 @@ MOST_PAIRS = 8
 """Pairs whose units are drawn; of more, the first."""
 _NUMBERED = 16
 """Layers on the longer side up to which the map carries its numbers."""
+_TITLE, _LETTER = 0.55, 0.067
+"""Inches that the map's title takes, and a letter of a layer's name."""
+_PAIR = (10.5, 3.5)
+"""Inches across and down that a pair's row takes."""
 _HAIRLINE = 64
 """Units up to which ticks number them all the way."""
 
@@ -49,37 +53,44 @@ def draw(result: Similarity, target: str) -> None:
         figure.savefig(temporary, format=kind, metadata=metadata)
 
 
-def _figure(result: Similarity) -> Figure:
-    from matplotlib.figure import Figure
+class _Sheet:
+    """A figure on which axes are placed in inches from the top left: the same everywhere, to the last digit."""
 
+    def __init__(self, width: float, height: float) -> None:
+        from matplotlib.figure import Figure
+
+        self.width, self.height = width, height
+        self.figure = Figure(figsize=(width, height))
+
+    def axes(self, left: float, top: float, width: float, height: float) -> Axes:
+        """New axes there."""
+        across, down = self.width, self.height
+        return self.figure.add_axes((left / across, 1 - (top + height) / down, width / across, height / down))
+
+    def title(self, left: float, top: float, text: str) -> None:
+        """A line of text there."""
+        self.figure.text(left / self.width, 1 - top / self.height, text, fontsize=9, fontweight="bold", va="top")
+
+
+def _figure(result: Similarity) -> Figure:
     tables = result.units[:MOST_PAIRS]
     rows, columns = len(result.a.layers), len(result.b.layers)
     cell = 0.45 if max(rows, columns) <= _NUMBERED else 0.16
-    names = [0.075 * max(len(layer.name) for layer in side.layers) for side in (result.a, result.b)]
-    top = max(rows * cell + names[1] + 1.1, 2.6)
-    across = max(columns * cell + names[0] + 1.6, 4.5)
-    wide = max(across, 10.5 if tables else 0.0)
-    figure = Figure(figsize=(wide, top + 3.4 * len(tables)), layout="constrained")
-    parts = figure.subfigures(1 + len(tables), 1, height_ratios=[top, *[3.4] * len(tables)], squeeze=False)[:, 0]
-    _map(parts[0].subfigures(1, 2, width_ratios=[across, wide - across])[0] if wide > across + 0.1 else parts[0], result)
-    for part, table in zip(parts[1:], tables, strict=True):
-        _pair(part, result, table)
-    _settle(figure)
-    return figure
+    left, below = (0.65 + _LETTER * max(len(layer.name) for layer in side.layers) for side in (result.a, result.b))
+    size = (columns * cell, rows * cell)
+    top = max(_TITLE + size[1] + below, 2.6)
+    wide = max(left + size[0] + 1.5, _PAIR[0] if tables else 5.0)
+    sheet = _Sheet(wide, top + _PAIR[1] * len(tables))
+    _map(sheet, result, left, size)
+    if len(result.units) > MOST_PAIRS:
+        more = f"Units of the first {MOST_PAIRS} of {len(result.units)} pairs; --layers picks others."
+        sheet.figure.text(0.3 / wide, 1 - (top - 0.1) / sheet.height, more, va="bottom")
+    for k, table in enumerate(tables):
+        _pair(sheet, result, table, top + k * _PAIR[1])
+    return sheet.figure
 
 
-def _settle(figure: Figure) -> None:
-    """Lay the figure out once and round where things lie: the layout's solver differs from run to run by rounding."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-    figure.set_layout_engine("none")
-    for axes in figure.axes:
-        place = axes.get_position(original=True)
-        axes.set_position([round(v, 4) for v in place.bounds])
-
-
-def _map(part: Any, result: Similarity) -> None:
+def _map(sheet: _Sheet, result: Similarity, left: float, size: tuple[float, float]) -> None:
     import numpy as np
 
     from canon.similarity import MEASURES
@@ -91,16 +102,18 @@ def _map(part: Any, result: Similarity) -> None:
         value = pair.measures[result.lead].value
         if value is not None:
             values[rows.index(pair.a), columns.index(pair.b)] = value
-    axes = part.subplots()
+    axes = sheet.axes(left, _TITLE, *size)
     known = values[np.isfinite(values)]
     low, high = (min(known.min(initial=0.0), 0.0), max(known.max(initial=0.0), measure.best, 1e-12))
     shades = "viridis_r" if measure.distance else "viridis"
-    image = axes.imshow(values, cmap=shades, vmin=low, vmax=high)
+    image = axes.imshow(values, cmap=shades, vmin=low, vmax=high, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=90 if max(map(len, columns)) > 4 else 0)
     axes.set_yticks(range(len(rows)), rows)
     axes.set_xlabel(f"b: {Path(result.b.path).name}")
     axes.set_ylabel(f"a: {Path(result.a.path).name}")
-    axes.set_title(f"{measure.title}, {result.samples:,} samples\n(ringed: the best of its row, if beyond chance)")
+    axes.set_title(
+        f"{measure.title}, {result.samples:,} samples\n(ringed: the best of its row, if beyond chance)", loc="left", x=-0.02
+    )
     for a, b in sorted(result.marked):
         axes.add_patch(_ring(columns.index(b), rows.index(a)))
     if max(len(rows), len(columns)) <= _NUMBERED:
@@ -109,7 +122,8 @@ def _map(part: Any, result: Similarity) -> None:
                 shade = (value - low) / (high - low)
                 dark = shade > 0.4 if measure.distance else shade < 0.6
                 axes.text(x, y, f"{value:.2f}", ha="center", va="center", color="white" if dark else "black", fontsize=7)
-    part.colorbar(image, ax=axes, label=measure.name, shrink=0.8)
+    bar = sheet.axes(left + size[0] + 0.2, _TITLE, 0.13, max(size[1], 0.8))
+    sheet.figure.colorbar(image, cax=bar, label=measure.name)
 
 
 def _ring(x: int, y: int) -> Any:
@@ -119,18 +133,19 @@ def _ring(x: int, y: int) -> Any:
     return Rectangle((x - 0.46, y - 0.46), 0.92, 0.92, fill=False, edgecolor="#d62728", linewidth=1.6)
 
 
-def _pair(part: Any, result: Similarity, table: Units) -> None:
-    axes = part.subplots(1, 3, width_ratios=[1, 1, 1.15])
+def _pair(sheet: _Sheet, result: Similarity, table: Units, top: float) -> None:
     order_a, order_b = table.order
-    _correlations(axes[0], table, range(len(order_a)), range(len(order_b)), "units as they stand")
-    image = _correlations(axes[1], table, order_a, order_b, "units of b beside their partners")
-    part.colorbar(image, ax=axes[:2].tolist(), label="Pearson's r", shrink=0.75, location="left")
-    axes[0].set_ylabel(f"a: {table.a}, unit")
-    axes[1].set_ylabel("in the order of a's matched units")
-    for one in axes[:2]:
-        one.set_xlabel(f"b: {table.b}, unit" if one is axes[0] else "partner in b; those left over last")
-    _curve(axes[2], table)
-    part.suptitle(f"{table.a} of {Path(result.a.path).name}  with  {table.b} of {Path(result.b.path).name}", fontsize=9)
+    sheet.title(0.3, top + 0.1, f"{table.a} of {Path(result.a.path).name}  with  {table.b} of {Path(result.b.path).name}")
+    stored = sheet.axes(0.75, top + 0.6, 2.3, 2.3)
+    _correlations(stored, table, range(len(order_a)), range(len(order_b)), "units as they stand")
+    stored.set_ylabel("unit of a")
+    stored.set_xlabel("unit of b")
+    paired = sheet.axes(3.6, top + 0.6, 2.3, 2.3)
+    image = _correlations(paired, table, order_a, order_b, "units of b beside their partners")
+    paired.set_ylabel("unit of a, matched first")
+    paired.set_xlabel("its partner in b; those left over last")
+    sheet.figure.colorbar(image, cax=sheet.axes(6.05, top + 0.6, 0.1, 2.3), label="Pearson's r")
+    _curve(sheet.axes(7.5, top + 0.6, 2.75, 2.05), table)
 
 
 def _correlations(axes: Axes, table: Units, rows: Any, columns: Any, title: str) -> Any:
@@ -157,4 +172,4 @@ def _curve(axes: Axes, table: Units) -> None:
     axes.set_xlabel("matched pairs, best first")
     axes.set_ylabel("|r|" if table.unsigned else "r")
     axes.set_title(f"{len(table.both)} of {len(ranks)} found on both sides")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, fontsize=6.5, frameon=False, columnspacing=1.0)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, fontsize=6.5, frameon=False, columnspacing=1.0)

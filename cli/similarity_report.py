@@ -268,7 +268,7 @@ def summary(result: Similarity) -> str:
     names = {layer.name for layer in result.b.layers}
     with_namesake = [one for one in result.best if one.a in names]
     if with_namesake:
-        hits = sum(one.a == one.b for one in with_namesake)
+        hits = sum(one.a == one.b and (one.a, one.b) in result.marked for one in with_namesake)
         head = f"{hits} of {len(with_namesake)} layers of a are most like the layer of b of the same name"
     else:
         head = f"most alike: {some([f'{one.a} and {one.b}' for one in result.best], 6)}" if result.best else "nothing to say"

@@ -27,15 +27,16 @@ def by_ending(output: str) -> str | None:
 
 def write_moved(moved: Moved, source: Run, args: Namespace, tell: Callable[[str], None]) -> tuple[str, ...]:
     """Write OUT, in the format of the source unless told otherwise, and the JSON object if asked for; all there is to note."""
-    from canon.formats import write
+    from canon.formats import WRITES, write
 
     tell(f"writing {args.output}")
     ending = by_ending(args.output)
     form = args.to or ("canon" if args.folded else None)  # a folded graph has no place in a copy of the source
     run = source.with_network(moved.network)
     notes = (*moved.notes, *write(run, args.output, form, actions=moved.actions, drop_optimizer=True))
-    if form is None and ending is not None and FAMILY[ending] not in source.format:
-        notes = (*notes, f"{args.output} is written as its source is ({source.format}), whatever its ending: --to {ending}")
+    if form is None and ending in WRITES and FAMILY[ending] not in source.format:
+        said = f"is written as its source is ({source.format}), whatever its ending: --to {ending} names another"
+        notes = (*notes, f"{args.output} {said}")
     if args.json:
         check = {"probes": moved.check.probes, "outputs": moved.check.deviation, "why": moved.check.why or None}
         write_json({"schema": "canon.write/1", "output": args.output, "check": check, "notes": list(notes)}, args.json)

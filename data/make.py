@@ -37,7 +37,7 @@ def main() -> None:
         save(net, HERE / name, functional=net[0].kind == "Conv2D")
         print(f"{name:<24}{accuracy(net, x[test], labels[test]):.3f}")
 
-    write_probes(images[test], labels[test], order[test], HERE / "digits.h5")
+    write_probes(images[test], labels[test], order[test], HERE / "digits.npz")
     mlps = []
     for seed in range(3):
         rng = np.random.default_rng([1, seed])
@@ -106,11 +106,14 @@ def write_probes(images: Array, labels: np.ndarray, numbers: np.ndarray, path: P
 
     Float16 holds them exactly: their values are sixteenths.
     """
-    with h5py.File(path, "w") as file:
-        for name, values in (("flat", images.reshape(-1, 64)), ("square", images[..., None]), ("labels", labels)):
-            kind = np.int8 if name == "labels" else np.float16
-            dataset = file.create_dataset(name, data=values.astype(kind), chunks=values.shape, compression="gzip")
-            dataset.attrs["sample_ids"] = numbers.astype(np.int16)
+    half = images.astype(np.float16)
+    np.savez_compressed(
+        path,
+        flat=half.reshape(-1, 64),
+        square=half[..., None],
+        labels=labels.astype(np.int8),
+        sample_ids=numbers.astype(np.int16),
+    )
 
 
 def write_run(checkpoints: dict[int, Net], path: Path, x: Array, y: np.ndarray) -> None:

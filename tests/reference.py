@@ -15,7 +15,7 @@ import numpy as np
 
 from canon.network import Network
 from canon.ops import Op
-from canon.symmetry import Axis, Concat, Product, Use
+from canon.symmetry import Axis, Concat, Interleaved, Product, Use
 
 Array = np.ndarray
 
@@ -24,7 +24,7 @@ def uses(axis: Axis) -> set[str]:
     """The spaces along an axis."""
     if isinstance(axis, Use):
         return {axis.space}
-    return {s for p in axis.parts for s in uses(p)} if isinstance(axis, Concat | Product) else set()
+    return {s for p in axis.parts for s in uses(p)} if isinstance(axis, Concat | Interleaved | Product) else set()
 
 
 # The forward pass

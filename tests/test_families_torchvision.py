@@ -88,18 +88,12 @@ def test_full_size_networks_are_known_by_names_and_shapes(name: str) -> None:
     assert name.startswith(known.family.partition(" ")[0].lower())
     assert {key for source in known.sources.values() for key in source.keys} == set(shapes)
     # arrays without memory: the shapes of every value follow
-    blank = {t: np.broadcast_to(np.float32(0), _shape(known, shapes, t)) for t in known.sources}
+    blank = {t: np.broadcast_to(np.float32(0), size) for t, size in known.sizes.items()}
     network = Network(blank, known.ops, known.inputs, known.outputs)
     assert network.parameters == said["parameters"]
     assert network.shapes[network.outputs[0]] == (1000,)
     fits = [f.name for f in FAMILIES if f.may_be(shapes) and isinstance(draw(f, shapes, None, said["told"]), Known)]
     assert fits == [known.family]
-
-
-def _shape(known: Known, shapes: dict[str, tuple[int, ...]], tensor: str) -> tuple[int, ...]:
-    source = known.sources[tensor]
-    shape = shapes[source.keys[0]]
-    return source.shape if source.shape is not None else shape
 
 
 def test_heads_are_asked_for() -> None:

@@ -12,6 +12,13 @@ import pytest
 import torch
 from family_nets import assert_same, distance, double, outputs, randomised, read_state
 
+from canon.compare import compare
+from canon.families import Known, recognise
+from canon.formats import read
+from canon.network import Network
+from canon.symmetry import derive
+from canon.transform import teleport
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import transformers as hf
@@ -27,6 +34,8 @@ BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "in
 DISTIL = {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "vocab_size": 30, "max_position_embeddings": 22}
 GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 30, "n_positions": 22}
 T5 = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_decoder_layers": 1, "num_heads": 4, "vocab_size": 30}
+VIT = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 16, "image_size": 24,
+       "patch_size": 8}  # fmt: skip
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 NESTED = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
           "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}}  # fmt: skip
@@ -75,6 +84,8 @@ CASES: dict[str, Case] = {
     "t5": ("T5ForConditionalGeneration", "T5Config", T5),
     "t5 1.1": ("T5ForConditionalGeneration", "T5Config", {**T5, **GATED}),
     "t5, encoder": ("T5EncoderModel", "T5Config", T5),
+    "vit": ("ViTModel", "ViTConfig", VIT),
+    "vit, classes": ("ViTForImageClassification", "ViTConfig", {**VIT, "hidden_act": "gelu_new"}),
 }  # fmt: skip
 
 
@@ -94,12 +105,20 @@ def inputs(model: Any) -> dict[str, np.ndarray]:
         "tokens": rng.integers(3, 30, (2, 17)),
         "token types": rng.integers(0, kinds, (2, 17)),
         "decoder tokens": rng.integers(3, 30, (2, 11)),
+        "image": rng.standard_normal((2, 3, 24, 24)),
     }
 
 
 def computed(model: Any, given: dict[str, np.ndarray]) -> list[np.ndarray]:
-    words = {"input_ids": "tokens", "decoder_input_ids": "decoder tokens", "token_type_ids": "token types"}
-    wanted = ["input_ids"] + ["decoder_input_ids"] * model.config.is_encoder_decoder
+    words = {
+        "input_ids": "tokens",
+        "decoder_input_ids": "decoder tokens",
+        "token_type_ids": "token types",
+        "pixel_values": "image",
+    }
+    wanted = ["pixel_values" if model.config.model_type == "vit" else "input_ids"] + [
+        "decoder_input_ids"
+    ] * model.config.is_encoder_decoder
     wanted += ["token_type_ids"] * (model.config.model_type in ("bert", "roberta"))
     if type(model).__name__ == "T5EncoderModel":
         wanted = ["input_ids"]
@@ -121,6 +140,45 @@ def test_computes_what_transformers_computes(case: Case, tmp_path: Path) -> None
     run = read_state(tmp_path, model.state_dict(), configuration(model))
     assert (run.graph, run.activations_known) == ("family", True)
     assert_same(outputs(run, given), wanted)
+
+
+def test_as_transformers_stores_them(tmp_path: Path) -> None:
+    """Files have the names of older versions where modules have new ones: experts one by one, layers of ViT."""
+    for name in ("mixtral", "vit", "gpt2", "t5"):
+        with double():
+            model: Any = made(CASES[name])
+            model.tie_weights()
+            given = inputs(model)
+            wanted = computed(model, given)
+        model.save_pretrained(tmp_path / name)
+        run = read(tmp_path / name)
+        assert (run.graph, run.activations_known) == ("family", True)
+        assert_same(outputs(run, given), wanted)
+
+
+FULL = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", 12, "GL(64)"),
+    "bert": ("BertForPreTraining", "BertConfig", 12, "GL(64)"),
+    "llama 2": ("LlamaForCausalLM", "LlamaConfig", 32, "C* x64"),
+    "mixtral": ("MixtralForCausalLM", "MixtralConfig", 32, "C* x64"),
+    "t5": ("T5ForConditionalGeneration", "T5Config", 18, "GL(64)"),
+}
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_full_size_networks_are_known_by_names_and_shapes(name: str) -> None:
+    """Of the default size of each class: every parameter is in the graph, and queries and keys have their heads' group."""
+    kind, config, layers, group = FULL[name]
+    with torch.device("meta"):
+        model: Any = getattr(hf, kind)(getattr(hf, config)())
+    state = model.state_dict()
+    known = recognise({key: tuple(t.shape) for key, t in state.items()}, configuration(model))
+    assert isinstance(known, Known)
+    blank = {t: np.broadcast_to(np.float32(0), size) for t, size in known.sizes.items()}
+    network = Network(blank, known.ops, known.inputs, known.outputs)
+    assert network.parameters == sum(t.numel() for t in state.values())
+    blocks = [block for name, block in derive(network).blocks.items() if "qk" in name]
+    assert [block.group for block in blocks] == [group] * layers
 
 
 WRONG: dict[str, tuple[str, dict[str, Any]]] = {
@@ -193,3 +251,23 @@ def test_ops_come_in_one_order_and_bear_the_names_of_layers(tmp_path: Path) -> N
     names = [op.name for op in found.network.ops]
     assert names[:4] == ["transformer.wte", "transformer.wpe", "transformer.h.0.ln_1", "transformer.h.0.attn.c_attn"]
     assert "transformer.h.1/attn/attention" in names
+
+
+@pytest.mark.parametrize("name", ["bert, masked", "llama", "qwen 3", "gemma 2", "vit, classes"])
+def test_a_disguised_copy_is_equivalent_and_another_is_not(name: str, tmp_path: Path) -> None:
+    model: Any = made(CASES[name]).float()
+    run = read_state(tmp_path, model.state_dict(), configuration(model))
+    moved = run.with_network(teleport(run.network, 5, sigma=0.4).network)
+    assert compare(run, moved).verdict == "equivalent"
+    key = [op.params["gamma"] for op in run.network.ops if op.kind.endswith("_norm")][-1]
+    wrong = moved.network.tensors[key].copy()
+    wrong[3] *= 1.001
+    assert compare(run, moved.with_network(moved.network.with_tensors({key: wrong}))).verdict not in ("identical", "equivalent")
+
+
+def test_bfloat16_stays_what_it_is(tmp_path: Path) -> None:
+    model: Any = made(CASES["gpt2"]).to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    run = read(tmp_path)
+    assert run.graph == "family"
+    assert {run.network.stored_type(name) for name in run.network.tensors} == {"bfloat16"}

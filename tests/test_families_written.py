@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,33 @@ def test_transformers_reads_the_experts_of_a_moved_file(tmp_path: Path) -> None:
     np.testing.assert_allclose(computed(again), wanted, atol=2e-5 * np.abs(wanted).max())
     gates = "model.layers.0.mlp.experts.gate_up_proj"
     assert (again.state_dict()[gates] - model.state_dict()[gates]).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("form", ["safetensors", "torch", "npz", "state-dict"])
+@pytest.mark.parametrize("made", [gpt2, mixtral, t5], ids=["gpt2", "mixtral", "t5"])
+def test_a_new_file_has_the_names_and_the_layout_of_the_old(made: Callable[[], Any], form: str, tmp_path: Path) -> None:
+    """So a set of several files, which has no copy in one, can be moved all the same."""
+    model = made()
+    wanted = computed(model)
+    model.save_pretrained(tmp_path / "set", max_shard_size="3kB")
+    assert len(list((tmp_path / "set").glob("*.safetensors"))) > 1
+    run = read(tmp_path / "set")
+    ending = {"torch": "pt", "state-dict": "h5"}.get(form, form)
+    out = tmp_path / f"net.{ending}"
+    moved = run.with_network(teleport(run.network, 3, sigma=0.4).network)
+    notes = write(moved, out, form)
+    assert any("no config.json" in note for note in notes)
+    index = json.loads((tmp_path / "set" / "model.safetensors.index.json").read_text())["weight_map"]
+    assert set(load(out)) == set(index)
+    if form == "safetensors":
+        (tmp_path / "config.json").write_text((tmp_path / "set" / "config.json").read_text())
+        out.rename(tmp_path / "model.safetensors")
+        more = {"experts_implementation": "eager"} if made is mixtral else {}
+        again = type(model).from_pretrained(tmp_path, **more).eval()
+        np.testing.assert_allclose(computed(again), wanted, atol=2e-5 * np.abs(wanted).max())
+    else:
+        (tmp_path / "config.json").write_text((tmp_path / "set" / "config.json").read_text())
+        assert compare(run, read(out)).verdict == "equivalent"
 
 
 def test_a_changed_expert_is_found(tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def test_bfloat16_is_widened_and_goes_back(tmp_path):
     path = archive(tmp_path / "a.keras", config, stored(weights))
     run = formats.read(path)
     np.testing.assert_array_equal(run.network.tensors["d0/kernel"], (bits.astype("u4") << 16).view("f4").T)
+    assert [run.network.stored_type(name) for name in ("d0/kernel", "d0/bias")] == ["bfloat16", "float32"]
     formats.write(run, tmp_path / "b.keras")
     np.testing.assert_array_equal(formats.read(tmp_path / "b.keras").network.tensors["d0/kernel"],
                                   run.network.tensors["d0/kernel"])  # fmt: skip

@@ -30,7 +30,8 @@ def tensors():
     x = torch.randn(4, 3)
     return {
         "f32.weight": x, "f64.weight": x.double() / 3, "f16.weight": x.half(), "bf16.weight": x.bfloat16(),
-        "scalar": torch.tensor(1.5), "empty": torch.zeros(0, 3), "deep": torch.randn(2, 1, 3, 1), "odd.bias": torch.randn(3).half(),
+        "scalar": torch.tensor(1.5), "empty": torch.zeros(0, 3), "deep": torch.randn(2, 1, 3, 1),
+        "odd.bias": torch.randn(3).half(),
     }  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def test_every_type_is_read_as_the_package_reads_it(tmp_path):
         np.testing.assert_array_equal(t, found[name].float() if found[name].dtype == torch.bfloat16 else found[name])
         assert run.network.stored_type(name) == str(found[name].dtype).removeprefix("torch.")
     (note,) = [note for note in run.notes if note.startswith("not floating point, and left as they are: ")]
-    assert {word for word in note.split(": ")[1].removesuffix(" ...").split(", ")} <= set(OTHERS)
+    assert set(note.split(": ")[1].removesuffix(" ...").split(", ")) <= set(OTHERS)
 
 
 def test_torch_is_not_needed(tmp_path, monkeypatch):
@@ -107,6 +108,19 @@ def test_a_length_that_looks_like_json(tmp_path, length):
     said = json.dumps(header(a=("F32", [2], 0, 8))).encode()
     (tmp_path / "a").write_bytes(whole(said.ljust(length + 256 * (length < len(said))), bytes(8)))
     assert formats.read(tmp_path / "a").network.parameters == 2
+
+
+def test_layers_whose_order_the_file_does_not_keep(tmp_path):
+    """The package sorts names: the order is the one in which widths fit, where there is only one."""
+    widths, names = [5, 7, 6, 4, 3], ["stem", "mid", "body", "head"]
+    content = {f"{name}.weight": torch.randn(widths[i + 1], widths[i]) for i, name in enumerate(names)}
+    run = formats.read(saved(tmp_path / "a", content))
+    assert run.graph == "chain"
+    assert [op.name for op in run.network.ops if op.kind == "dense"] == names
+    assert "the file does not keep the order of layers: it is the only one in which their widths fit" in run.notes
+    content["mid.weight"], content["more.weight"] = torch.randn(7, 7), torch.randn(6, 7)  # now two orders fit
+    content["next.weight"] = torch.randn(7, 7)
+    assert formats.read(saved(tmp_path / "b", content)).graph == "none"
 
 
 # writing

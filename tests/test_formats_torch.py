@@ -144,8 +144,21 @@ def test_where_tensors_may_lie(tmp_path, content, names, notes):
     np.testing.assert_array_equal(run.network.tensors[names[0]], weight)
 
 
-@pytest.mark.parametrize("content", [{}, [], 3, {"epoch": 1, "loss": torch.tensor(0.5)}, {"ids": torch.arange(4)},
-                                     {"optimizer": {"state": {0: {"exp_avg": torch.ones(3)}}, "param_groups": []}}])  # fmt: skip
+OPTIMIZER = {"state": {0: {"exp_avg": torch.ones(3)}}, "param_groups": []}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        [],
+        3,
+        {"epoch": 1, "best": torch.tensor(0.5)},
+        {"ids": torch.arange(4)},
+        {"adam": OPTIMIZER},
+        {"optim": [torch.ones(3)]},
+    ],
+)
 def test_files_without_a_network(tmp_path, content):
     with pytest.raises(CorruptFile, match="a torch file without a tensor of a network"):
         formats.read(saved(tmp_path / "a.pt", content))
@@ -273,8 +286,9 @@ def test_the_variable_that_turns_weights_only_off_changes_nothing(tmp_path, monk
 PICKLED = "ReadError: its pickle asks for builtins.getattr, which weights_only refuses: loading it could run code"
 ARS = {"CartPole-v1": 8, "HalfCheetah-v3": 102, "Hopper-v3": 33, "LunarLanderContinuous-v2": 178, "MountainCar-v0": 99,
        "MountainCarContinuous-v0": 65}  # fmt: skip
-A2C = {"BipedalWalker-v3": 12101, "CartPole-v1": 9155, "HalfCheetah-v3": 11085, "Hopper-v3": 10119, "LunarLander-v2": 9797,
-       "LunarLanderContinuous-v2": 9795, "MountainCar-v0": 8964, "MountainCarContinuous-v0": 8898, "Swimmer-v3": 9669}  # fmt: skip
+A2C = {"BipedalWalker-v3": 12101, "CartPole-v1": 9155, "HalfCheetah-v3": 11085, "Hopper-v3": 10119,
+       "LunarLander-v2": 9797, "LunarLanderContinuous-v2": 9795, "MountainCar-v0": 8964, "MountainCarContinuous-v0": 8898,
+       "Swimmer-v3": 9669}  # fmt: skip
 BEST = ("HalfCheetah-v3", "Hopper-v3", "Swimmer-v3")
 OUTCOMES = {
     "pt-alphazero/model.pth": "torch, 41475",

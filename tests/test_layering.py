@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "describe": FORM | {"run"},
     "compare": MEASURE | {"run", "borrow"},
     "transform": MEASURE | {"compare"},
+    "zoo": MEASURE | {"run", "borrow", "formats", "compare"},
     "similarity": CORE | {"run", "formats", "forward"},
 }
 

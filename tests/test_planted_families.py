@@ -27,7 +27,9 @@ SOME = ("gpt2", "bert, masked", "llama", "llama, tied", "mixtral", "qwen 3", "ge
 
 def single(network: Network) -> Network:
     """The network stored in float32."""
-    return network.with_tensors({n: np.asarray(t, np.float32) if t.dtype.kind == "f" else t for n, t in network.tensors.items()})
+    return network.with_tensors(
+        {n: np.asarray(t, np.float32) if t.dtype.kind == "f" else t for n, t in network.tensors.items()}
+    )
 
 
 def check_copy(run: Run, sigma: float = 0.7) -> None:

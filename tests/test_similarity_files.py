@@ -1,9 +1,9 @@
-"""Activations in and out of files: HDF5, .npz, .csv, canon's own; sample names; recording; streams in bounded memory."""
+"""Activations in and out of files: HDF5, .npz, .csv, canon's own; sample names; recording; inputs and axes."""
 
 import hashlib
 import time
-import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -12,11 +12,15 @@ import pytest
 from canon.errors import CorruptFile, MismatchError, NotFinite, ReadError, UnknownFormat, UsageError
 from canon.formats import read
 from canon.formats.arrays import arrays, recorded
-from canon.similarity import MEASURES, Computed, Options, Source, Stored, similarity
+from canon.network import Network
+from canon.ops import Op
+from canon.run import Run
+from canon.similarity import Computed, Options, Probes, Stored, similarity
 from canon.similarity.activations import Extent
 from canon.similarity.choosing import Given, Request, sources
 from canon.similarity.probes import from_file, same_samples, stored
 from canon.similarity.recording import record
+from canon.similarity.values import layers, unit_axes
 
 DATA = Path(__file__).parents[1] / "data"
 R = np.random.default_rng(0)
@@ -132,7 +136,10 @@ def test_archives_are_not_trusted(tmp_path):
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "b.npz", "w") as f:
-        f.writestr("layer.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9), }".ljust(128))
+        f.writestr(
+            "layer.npy",
+            b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9), }".ljust(128),
+        )
     with pytest.raises(CorruptFile, match=r"layer\.npy"):
         arrays(tmp_path / "b.npz")
 
@@ -174,15 +181,17 @@ def digest(path):
 
 
 def test_record_and_read_back(tmp_path):
-    run, probes = read(DATA / "cnn-seed0.h5"), from_file(f"{DATA}/digits.h5:square")
-    before = digest(DATA / "cnn-seed0.h5"), digest(DATA / "digits.h5")
+    run, probes = read(DATA / "cnn-seed0.h5"), from_file(f"{DATA}/digits.npz:square")
+    before = digest(DATA / "cnn-seed0.h5"), digest(DATA / "digits.npz")
     shapes = record([run], probes, tmp_path / "out.h5")
     assert shapes == {"relu_1": (497, 8, 8, 8), "relu_2": (497, 12, 4, 4), "dense_1": (497, 10)}
-    assert before == (digest(DATA / "cnn-seed0.h5"), digest(DATA / "digits.h5"))
+    assert before == (digest(DATA / "cnn-seed0.h5"), digest(DATA / "digits.npz"))
     with h5py.File(tmp_path / "out.h5") as f:
         assert f["activations/0/square/relu_1"].dtype == np.float32
-        assert list(f["activations/0/square/relu_1"].attrs["sample_ids"][:3]) == list(f["probes/square"].attrs["sample_ids"][:3])
-        np.testing.assert_array_equal(f["probes/square"][:], h5py.File(DATA / "digits.h5")["square"][:])
+        assert list(f["activations/0/square/relu_1"].attrs["sample_ids"][:3]) == list(
+            f["probes/square"].attrs["sample_ids"][:3]
+        )
+        np.testing.assert_array_equal(f["probes/square"][:], np.load(DATA / "digits.npz")["square"])
     back = read(tmp_path / "out.h5")
     assert [op.name for op in back.network.ops] == [op.name for op in run.network.ops]
     kept = recorded(tmp_path / "out.h5", "0")["square"]
@@ -202,7 +211,7 @@ def test_record_every_checkpoint_and_add_to_what_is_there(tmp_path):
     path = DATA / "mlp-run.h5"
     steps = read(path).checkpoints
     runs = [read(path, checkpoint=s) for s in steps]
-    probes = from_file(f"{DATA}/digits.h5:flat").first(50)
+    probes = from_file(f"{DATA}/digits.npz:flat").first(50)
     record(runs, probes, tmp_path / "a.h5", dtype="float64")
     with h5py.File(tmp_path / "a.h5") as f:
         assert sorted(f["activations"], key=int) == list(steps)
@@ -215,9 +224,9 @@ def test_record_every_checkpoint_and_add_to_what_is_there(tmp_path):
         assert list(f["activations/40/flat/dense_1"]) == ["pre"]
         assert f["activations/20/flat/dense_2"].shape == (50, 32)
     with pytest.raises(UsageError, match="holds other probes called 'flat' already"):
-        record([again], from_file(f"{DATA}/digits.h5:flat"), tmp_path / "c.h5")
+        record([again], from_file(f"{DATA}/digits.npz:flat"), tmp_path / "c.h5")
     assert not (tmp_path / "c.h5").exists()
-    record([again], from_file(f"{DATA}/digits.h5:flat"), tmp_path / "c.h5", name="more")
+    record([again], from_file(f"{DATA}/digits.npz:flat"), tmp_path / "c.h5", name="more")
     assert set(stored(read(tmp_path / "c.h5"))) == {"flat", "more"}
 
 
@@ -234,7 +243,7 @@ def test_a_recording_appears_whole_or_not_at_all(tmp_path):
 
 
 def test_the_same_recording_has_the_same_bytes(tmp_path):
-    run, probes = read(DATA / "mlp-seed0.h5"), from_file(f"{DATA}/digits.h5:flat").first(20)
+    run, probes = read(DATA / "mlp-seed0.h5"), from_file(f"{DATA}/digits.npz:flat").first(20)
     found = set()
     for name in "ab":
         record([run], probes, tmp_path / name)
@@ -256,96 +265,79 @@ def test_which_activations_are_taken(tmp_path):
     runs = [read(DATA / f"mlp-seed{k}.h5") for k in (0, 1)]
     given = [Given(r.path, r) for r in runs]
     assert all("noise" in s.origin for s in sources(given, Request()))
-    probes = from_file(f"{DATA}/digits.h5:flat").first(30)
+    probes = from_file(f"{DATA}/digits.npz:flat").first(30)
     for k, run in enumerate(runs):
         record([run], probes, tmp_path / f"{k}.h5", name="digits")
     kept = [Given(r.path, r) for r in (read(tmp_path / "0.h5"), read(tmp_path / "1.h5"))]
     assert all(isinstance(s, Stored) and s.origin == "recorded on digits" for s in sources(kept, Request()))
     mixed = sources([kept[0], given[1]], Request())
     assert all(isinstance(s, Computed) and "digits, stored in 0.h5" in s.origin for s in mixed)
-    told = sources(kept, Request(probes=f"{DATA}/digits.h5:flat", samples=25))
+    told = sources(kept, Request(probes=f"{DATA}/digits.npz:flat", samples=25))
     assert all(isinstance(s, Computed) and s.samples == 25 for s in told)
-    with pytest.raises(UsageError, match=r"holds flat, labels, square; the network's inputs are"):
-        sources(given, Request(probes=f"{DATA}/digits.h5"))
+    with pytest.raises(UsageError, match=r"holds flat, square, labels; the network's inputs are"):
+        sources(given, Request(probes=f"{DATA}/digits.npz"))
     with pytest.raises(UsageError, match="nothing is run"):
         sources(given, Request(probes="x", activations=("y",)))
     table = write(tmp_path / "t.csv")
     with pytest.raises(UsageError, match="a network without recorded activations"):
         sources([given[0], Given(str(table), None)], Request())
     with pytest.raises(UsageError, match="holds no network to run"):
-        sources([given[0], Given(str(table), None)], Request(probes=f"{DATA}/digits.h5:flat"))
+        sources([given[0], Given(str(table), None)], Request(probes=f"{DATA}/digits.npz:flat"))
     assert isinstance(sources([kept[0], Given(str(table), None)], Request())[0], Stored)
 
 
-# streams
+# inputs and axes
 
 
-class Drawn(Source):
-    """Rows drawn as they are asked for: nobody holds them."""
-
-    def __init__(self, samples, units, seed, positions=1):
-        self.path = self.origin = f"drawn {seed}"
-        self.samples, self.ids, self.about, self.outputs = samples, None, {}, frozenset()
-        self.layers = {name: Extent(positions, units) for name in ("one", "two")}
-        self.cost, self.positions, self.seed = 16 * units * positions, "samples", seed
-
-    def batches(self, names, batch):
-        for first in range(0, self.samples, batch):
-            count = min(batch, self.samples - first) * self.layers["one"].positions
-            out = {}
-            for k, name in enumerate(("one", "two")):
-                common = np.random.default_rng([k, first]).standard_normal((count, 4))
-                r = np.random.default_rng([k, first, self.seed])
-                mixed = common @ np.random.default_rng(self.seed).standard_normal((4, self.layers[name].units))
-                out[name] = np.maximum(mixed + r.standard_normal(mixed.shape) + 3, 0)
-            yield {name: out[name] for name in names}
+def two_inputs():
+    ops = (
+        Op("dense", "left", ("u",), "left", {"kernel": "left/kernel"}),
+        Op("dense", "right", ("v",), "right", {"kernel": "right/kernel"}),
+        Op("add", "sum", ("left", "right"), "sum"),
+    )
+    tensors = {f"{side}/kernel": R.standard_normal((5, n)).astype(np.float32) for side, n in (("left", 3), ("right", 4))}
+    return Run("two.h5", "by hand", Network(tensors, ops, {"u": (3,), "v": (4,)}, ("sum",)))
 
 
-@pytest.mark.parametrize("positions", [1, 5])
-def test_a_stream_gives_what_rows_held_give(positions):
-    a, b = (Drawn(6000, 12, seed, positions) for seed in (1, 2))
-    names = tuple(n for n, m in MEASURES.items() if m.work != "samples" and not m.outputs)
-    held = similarity(a, b, Options(names, permutations=49, units=True))
-    streamed = similarity(a, b, Options(names, permutations=49, units=True, hold=1 << 17))
-    assert held.held == 6000 > streamed.held
-    assert any("summed in batches" in note for note in streamed.notes)
-    for p, q in zip(held.layers, streamed.layers, strict=True):
-        for name in p.measures:
-            f, g = p.measures[name], q.measures[name]
-            np.testing.assert_allclose(g.value, f.value, rtol=1e-10, atol=1e-12)
-            spread = f.chance["sd"]
-            np.testing.assert_allclose(g.chance["mean"], f.chance["mean"], atol=3 * spread)
-            assert 0.5 < g.chance["sd"] / spread < 2
-    for t, u in zip(held.units, streamed.units, strict=True):
-        assert [(v.a, v.b, v.flags) for v in t.units] == [(v.a, v.b, v.flags) for v in u.units]
-        np.testing.assert_allclose([v.active[0] for v in t.units], [v.active[0] for v in u.units])
+def test_several_inputs(tmp_path):
+    run = two_inputs()
+    u, v = R.standard_normal((30, 3)), R.standard_normal((30, 4))
+    np.savez(tmp_path / "p.npz", u=u, v=v, sample_ids=np.arange(30))
+    probes = from_file(str(tmp_path / "p.npz"))
+    record([run], probes, tmp_path / "out.h5", name="pair", dtype="float64")
+    with h5py.File(tmp_path / "out.h5") as f:
+        assert set(f["probes/pair"]) == {"u", "v"}
+        wanted = u @ run.network.tensors["left/kernel"].T + v @ run.network.tensors["right/kernel"].T
+        np.testing.assert_allclose(f["activations/0/pair/sum"][:], wanted, rtol=1e-12)
+    again = stored(read(tmp_path / "out.h5"))["pair"]
+    assert again.ids == tuple(str(i) for i in range(30))
+    here = next(iter(Computed(run, again).batches(["sum"], 30)))["sum"]
+    np.testing.assert_allclose(here, wanted, rtol=1e-12)
+    np.savez(tmp_path / "half.npz", u=u)
+    with pytest.raises(UsageError, match="holds u; the network's inputs are u, v"):
+        Computed(run, from_file(str(tmp_path / "half.npz")))
+    assert all("noise" in s.origin for s in sources([Given("two.h5", run)] * 2, Request()))
 
 
-def test_a_stream_needs_no_more_memory_than_its_sums():
-    """200,000 samples of 32 units on both sides, twice over: 205 MB of rows, in a few."""
-    a, b = (Drawn(200_000, 32, seed) for seed in (1, 2))
-    said = []
-    tracemalloc.start()
-    result = similarity(a, b, Options(("cka", "cca", "matching_hard"), permutations=9, hold=1 << 22), tell=said.append)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 30e6
-    assert result.samples == 200_000
-    assert result.layers[0].measures["cca"].value < 1
-    assert "drawn 1: means, 2,048 of 200,000 samples" in said
-    assert any(text.startswith("products of") for text in said)
+def test_layers_are_what_an_operation_makes_after_its_norm_and_activation():
+    assert layers(two_inputs().network) == ("left", "right", "sum")
+    assert layers(read(DATA / "cnn-seed0.h5").network) == ("relu_1", "relu_2", "dense_1")
+    assert layers(read(DATA / "mlp-run.h5").network) == ("dense_1", "dense_2", "dense_3")
 
 
-def test_bad_values_in_a_stream_are_named(tmp_path):
-    bad = R.standard_normal((5000, 4))
-    bad[4321, 2] = np.inf
-    a, b = (write(tmp_path / f"{k}.h5", values=v) for k, v in (("a", np.zeros_like(bad)), ("b", bad)))
-    with pytest.raises(NotFinite, match="sample 4321, unit 2"):
-        similarity(*sources([Given(str(p), None) for p in (a, b)], Request()), Options(("cka",), permutations=0, hold=1 << 16))
-
-
-def test_layers_too_wide_for_sums_are_refused(tmp_path):
-    a = write(tmp_path / "a.h5", values=R.standard_normal((100, 300)))
-    side = sources([Given(str(a), None)], Request())[0]
-    with pytest.raises(UsageError, match="300 units on 100 samples: neither these rows nor sums"):
-        similarity(side, side, Options(("cka",), hold=1 << 17))
+def test_channels_first_and_last_give_the_same_rows():
+    """One convolution in both layouts: the axis of units is found, positions come in the same order."""
+    kernel, image = R.standard_normal((5, 2, 3, 3)), R.standard_normal((6, 4, 7, 2))
+    rows = []
+    for channels, x, shape in (("last", image, (4, 7, 2)), ("first", np.moveaxis(image, 3, 1), (2, 4, 7))):
+        attrs = {"strides": [1, 1], "dilation": [1, 1], "padding": "same", "channels": channels}
+        ops = (Op("conv", "c", ("x",), "c", {"kernel": "k"}, attrs), Op("relu", "r", ("c",), "r"))
+        network = Network({"k": kernel}, ops, {"x": shape}, ("r",))
+        assert unit_axes(network) == dict.fromkeys("xcr", 1 if channels == "first" else 3)
+        inputs = SimpleNamespace(rows=lambda network, first, last, x=x: {"x": x[first:last]})
+        for how in ("samples", "units", "mean"):
+            source = Computed(Run("x", "by hand", network), Probes("x", "x", 6, None, inputs), positions=how)
+            rows.append((how, source.layers["r"], np.concatenate([b["r"] for b in source.batches(["r"], 4)])))
+    for (how, extent, last), (_, other, first) in zip(rows[:3], rows[3:], strict=True):
+        assert extent == other == {"samples": Extent(28, 5), "units": Extent(1, 140), "mean": Extent(1, 5)}[how]
+        np.testing.assert_allclose(first, last, rtol=1e-12)

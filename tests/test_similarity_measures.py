@@ -397,3 +397,11 @@ def test_layers_are_centred_once_and_not_changed():
     assert isinstance(made, Layer)
     assert made.scatter is made.scatter
     assert made.standardised.scatter is made.standardised.scatter
+
+
+def test_units_that_depend_on_each_other_add_nothing_to_a_span():
+    r = np.random.default_rng(16)
+    x, y = r.standard_normal((60, 5)), r.standard_normal((60, 4))
+    more = np.c_[x, x @ r.standard_normal((5, 3)), x[:, 0]]
+    for name in ("cca", "regression"):
+        np.testing.assert_allclose(measure(name, more, y), measure(name, x, y), rtol=1e-9)

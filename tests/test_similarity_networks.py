@@ -1,5 +1,6 @@
 """On the networks of data/: copy, fine-tune, other seed and random net come out in that order, and CKA is shown to fail."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from canon.similarity.probes import from_file, noise
 from canon.transform import teleport
 
 DATA = Path(__file__).parents[1] / "data"
-DIGITS = from_file(f"{DATA}/digits.h5:flat")
+DIGITS = from_file(f"{DATA}/digits.npz:flat")
 IN_ORDER = ("mlp-seed0-disguised.h5", "mlp-seed0-tuned.h5", "mlp-seed1.h5", "mlp-run.h5:0")
 CLAIM = [name for name, m in MEASURES.items() if {"permutation", "scale"} <= m.invariant]
 """Measures that do not see how units are numbered and scaled."""
@@ -44,7 +45,7 @@ def test_some_measures_claim_it():
 def test_copy_tuned_seed_random(name, layer, digits):
     found = [values(digits[file], layer)[name] for file in IN_ORDER]
     np.testing.assert_allclose(found[0], 1, atol=1e-5)  # stored in float32
-    for nearer, farther in zip(found, found[1:], strict=False):
+    for nearer, farther in itertools.pairwise(found):
         assert nearer > farther
 
 
@@ -56,7 +57,7 @@ def test_outputs_copy_tuned_seed_random(name):
     options = Options((name,), permutations=0)
     found = [values(similarity(a, computed(file, probes), options), "dense_3")[name] for file in IN_ORDER]
     np.testing.assert_allclose(found[0], 0, atol=1e-5)
-    for nearer, farther in zip(found, found[1:], strict=False):
+    for nearer, farther in itertools.pairwise(found):
         assert nearer < farther - 0.05
 
 
@@ -188,9 +189,10 @@ def test_tanh_units_match_with_their_negative():
 
 
 def test_positions_of_images():
-    square = from_file(f"{DATA}/digits.h5:square")
+    square = from_file(f"{DATA}/digits.npz:square")
     sides = [
-        [computed(f"cnn-seed0{x}.h5", square, positions=how) for x in ("", "-disguised")] for how in ("samples", "units", "mean")
+        [computed(f"cnn-seed0{x}.h5", square, positions=how) for x in ("", "-disguised")]
+        for how in ("samples", "units", "mean")
     ]
     by = [similarity(*pair, Options(permutations=19)) for pair in sides]
     assert dict(by[0].a.layers[0].__dict__, constant=0) == {

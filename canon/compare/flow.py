@@ -103,9 +103,10 @@ def _compare(a: Run, b: Run, options: Options, tell: Tell) -> Comparison:
         except CanonError as error:
             raise error.at(run.path) from None
     files = (_file(a), _file(b))
-    tensors, pairing = plain_diff(a.network, b.network)
+    kept = (a.kept, b.kept)
+    tensors, pairing = plain_diff(a.network, b.network, kept)
     notes = [f"{side}: {note}" for side, run in (("a", a), ("b", b)) for note in run.notes]
-    if pairing is not None and same_network(a.network, b.network, pairing):
+    if pairing is not None and same_network(a.network, b.network, pairing, kept):
         return Comparison(
             "identical",
             "the same graph, and the same bytes in every tensor",

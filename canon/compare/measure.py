@@ -15,7 +15,7 @@ from canon.action import Action
 from canon.compare.side import Side
 from canon.compare.stream import ROUNDINGS, Block, Frame, blocks, frame
 from canon.ops.base import Array
-from canon.symmetry import Axis, Concat, Fixed, Floats, Symmetry, places
+from canon.symmetry import Axis, Concat, Fixed, Floats, Interleaved, Symmetry, places, stretches
 
 TURNED = 2.0**-42
 """Matrices that turn heads are found numerically: what they move is compared with no finer rounding than this."""
@@ -236,13 +236,9 @@ def _fixed_positions(axis: Axis) -> NDArray[np.intp]:
     """Positions of the fixed stretches of an axis that are not factors of a product."""
     if isinstance(axis, Fixed):
         return np.arange(axis.size)
-    if not isinstance(axis, Concat):
+    if not isinstance(axis, Concat | Interleaved):
         return np.zeros(0, np.intp)
-    found, start = [np.zeros(0, np.intp)], 0
-    for p in axis.parts:
-        found.append(start + _fixed_positions(p))
-        start += p.size
-    return np.concatenate(found)
+    return np.concatenate([np.zeros(0, np.intp), *(at[_fixed_positions(p)] for p, at in stretches(axis))])
 
 
 def distances(sums: Sums) -> Floats:

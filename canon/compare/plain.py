@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -17,8 +17,15 @@ _SINGLE = 1 << 20
 """Float32 tensors with so many entries are summed in float32, a block at a time."""
 
 
-def plain_diff(a: Network, b: Network) -> tuple[tuple[TensorFigures, ...], Pairing | None]:
-    """Every tensor of both, paired by wiring where the graphs agree and by name otherwise; the pairing, or None."""
+Kept = Mapping[str, Mapping[str, Array]]
+"""Tensor -> the arrays that its file keeps in its place, by path (Run.kept)."""
+
+
+def plain_diff(a: Network, b: Network, kept: tuple[Kept, Kept] = ({}, {})) -> tuple[tuple[TensorFigures, ...], Pairing | None]:
+    """Every tensor of both, paired by wiring where the graphs agree and by name otherwise; the pairing, or None.
+
+    kept: of either; where both have as many arrays of the same shapes for a tensor, these are shown in its place.
+    """
     try:
         pairing: Pairing | None = pair(a, b, ignore=("eps",))
         assert pairing is not None
@@ -32,6 +39,12 @@ def plain_diff(a: Network, b: Network) -> tuple[tuple[TensorFigures, ...], Pairi
             out.append(TensorFigures(name, None, x.shape, None, "only in a", statistics))
             continue
         y = b.tensors[partner[name]]
+        if whole := _stored(kept[0].get(name), kept[1].get(partner[name])):
+            out += [
+                TensorFigures(p, q, s.shape, _distance(s, t), "same" if same_bytes(s, t) else "differs", statistics)
+                for p, s, q, t in whole
+            ]
+            continue
         if x.shape != y.shape:
             out.append(TensorFigures(name, partner[name], x.shape, None, "shape", statistics))
             continue
@@ -42,6 +55,13 @@ def plain_diff(a: Network, b: Network) -> tuple[tuple[TensorFigures, ...], Pairi
         TensorFigures(None, t, y.shape, None, "only in b", _is_statistic(b, t)) for t, y in b.tensors.items() if t not in known
     ]
     return tuple(out), pairing
+
+
+def _stored(a: Mapping[str, Array] | None, b: Mapping[str, Array] | None) -> list[tuple[str, Array, str, Array]]:
+    """The arrays of both with their paths, one by one; nothing where they are not alike in number and shape."""
+    if not a or not b or [t.shape for t in a.values()] != [t.shape for t in b.values()]:
+        return []
+    return [(p, s, q, t) for (p, s), (q, t) in zip(a.items(), b.items(), strict=True)]
 
 
 def same_bytes(x: Array, y: Array) -> bool:
@@ -70,8 +90,8 @@ def _blocks(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:
         yield p[start : start + rows], q[start : start + rows]
 
 
-def same_network(a: Network, b: Network, pairing: Pairing) -> bool:
-    """Whether the graphs agree in every attribute (eps included) and all tensors in every byte."""
+def same_network(a: Network, b: Network, pairing: Pairing, kept: tuple[Kept, Kept] = ({}, {})) -> bool:
+    """Whether the graphs agree in every attribute (eps included) and all tensors in every byte; kept: as in `plain_diff`."""
     try:
         exact = pair(a, b)
     except MismatchError:
@@ -79,9 +99,15 @@ def same_network(a: Network, b: Network, pairing: Pairing) -> bool:
     if set(exact.tensors.values()) != set(a.tensors) or set(exact.tensors) != set(b.tensors):
         return False
     return all(
-        a.stored_type(ta) == b.stored_type(tb) and same_bytes(a.tensors[ta], b.tensors[tb])
+        a.stored_type(ta) == b.stored_type(tb)
+        and same_bytes(a.tensors[ta], b.tensors[tb])
+        and _same_stored(kept[0].get(ta), kept[1].get(tb))
         for tb, ta in pairing.tensors.items()
     )
+
+
+def _same_stored(a: Mapping[str, Array] | None, b: Mapping[str, Array] | None) -> bool:
+    return not (a or b) or (whole := _stored(a, b)) != [] and all(same_bytes(s, t) for _, s, _, t in whole)
 
 
 def same_tensors(a: Network, b: Network) -> bool:

@@ -40,9 +40,9 @@ class Family:
 @dataclass(frozen=True)
 class Known:
     """The graph of a file. family: its name; ops, inputs, outputs: as a Network takes them, under the file's names;
-    sources: where each tensor comes from; copies: tensors that are one tensor with another, if they are equal;
-    tied: whether the configuration says that they are; left: keys that are no parameters;
-    activations_known: whether every nonlinearity is.
+    sources, sizes: where each tensor comes from, and its shape;
+    copies: tensors that are one tensor with another, if they are equal; tied: whether the configuration says that they are;
+    left: keys that are no parameters; activations_known: whether every nonlinearity is.
     """
 
     family: str
@@ -50,6 +50,7 @@ class Known:
     inputs: Mapping[str, Shape]
     outputs: tuple[str, ...]
     sources: Mapping[str, Source]
+    sizes: Mapping[str, tuple[int, ...]]
     copies: Mapping[str, str]
     tied: bool
     left: tuple[str, ...]
@@ -97,6 +98,7 @@ def draw(
         found.inputs,
         tuple(found.outputs),
         found.sources,
+        found.sizes,
         found.copies,
         settings.get("tied") is True,
         tuple(buffers),

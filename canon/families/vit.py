@@ -1,4 +1,4 @@
-"""Vision transformers of torchvision (Dosovitskiy et al. 2021)."""
+"""Vision transformers of torchvision and of transformers (Dosovitskiy et al. 2021), for square images."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
-from canon.errors import ShapeConflict
-from canon.families.attending import Attend, First, Positions, Prepend, layer_norm
+from canon.errors import ShapeConflict, UnsupportedOp
+from canon.families.attending import Attend, First, Head, Keep, Positions, Prepend, Recall, Spare, layer_norm
 from canon.families.draft import Draft, Shapes
 from canon.families.family import Family
-from canon.families.steps import Act, Affine, Image, Plain, Repeat, Steps, Sum, Within
+from canon.families.steps import Act, Affine, If, Image, Plain, Repeat, Steps, Sum, Within
 from canon.families.told import Told
 
 EPS = 1e-6
@@ -56,6 +56,34 @@ def _settle(told: Told, shapes: Shapes) -> Mapping[str, Any]:
     return {"heads": told.get("heads", int, "num_heads", "num_attention_heads", least=1)}
 
 
+def _settle_hf(told: Told, shapes: Shapes) -> Mapping[str, Any]:
+    told.expect("vit")
+    for key in ("image_size", "patch_size"):
+        size = told.raw(key)
+        if isinstance(size, list) and len({*map(str, size)}) > 1:
+            raise UnsupportedOp(f"config.json: {key}", f"{size!r} is no square")
+    return {
+        **_settle(told, shapes),
+        "eps": told.get("eps", float, "layer_norm_eps"),
+        "activation": told.known("hidden_act"),
+        "pooler": told.raw("pooler_act") if isinstance(told.raw("pooler_act"), str) else "tanh",
+    }
+
+
+HF_BLOCK: Steps = (
+    Sum((
+        layer_norm("layernorm_before"),
+        Attend(
+            q="attention.attention.query|attention.q_proj", k="attention.attention.key|attention.k_proj",
+            v="attention.attention.value|attention.v_proj", o="attention.output.dense|attention.o_proj",
+        ),
+    )),
+    Sum((
+        layer_norm("layernorm_after"), Affine("intermediate.dense|mlp.fc1"), Act("activation"), Affine("output.dense|mlp.fc2"),
+    )),
+)  # fmt: skip
+POOLED: Steps = (Keep("sequence"), First(), Affine("pooler.dense"), Act("pooler"), Keep("pooled"), Recall("sequence"))
+
 FAMILIES = (
     Family(
         "ViT (torchvision)",
@@ -68,5 +96,21 @@ FAMILIES = (
             First(), Affine("heads.head"),
         ),
         settle=_settle,
+    ),
+    Family(
+        "ViT (transformers)",
+        marks=(r"(vit\.)?embeddings\.cls_token", r"(vit\.)?embeddings\.patch_embeddings\.projection\.weight",
+               r"(vit\.)?(encoder\.layer|layers)\.0\.layernorm_before\.weight"),
+        steps=(
+            Within(("vit.", ""), "embeddings.cls_token", (
+                Patches("embeddings.patch_embeddings.projection", "embeddings.position_embeddings"),
+                Prepend("embeddings.cls_token"), Positions("embeddings.position_embeddings", ending=""),
+                If("encoder.layer.0.layernorm_before.weight", (Repeat("encoder.layer.{}.", HF_BLOCK),),
+                   (Repeat("layers.{}.", HF_BLOCK),)),
+                layer_norm("layernorm"), If("pooler.dense.weight", POOLED),
+            )),
+            Head(("classifier.weight", (First(), Affine("classifier")))), Spare("pooled"),
+        ),
+        settle=_settle_hf,
     ),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from canon.fold.work import Step, Work
 from canon.network import Network
 from canon.ops import kind_of
 from canon.ops.base import Array
-from canon.symmetry import Axis, Concat, Fixed, Floats, Indices, Product, Symmetry, Use, derive, factor, gauges_of
+from canon.symmetry import Axis, Concat, Fixed, Floats, Indices, Interleaved, Product, Symmetry, Use, derive, factor, gauges_of
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,9 @@ def _alone(axis: Axis, start: int = 0, stride: int = 1) -> Iterator[tuple[str, I
         for names in kinds.values():
             if len(names) == 1 and names[0]:
                 yield names[0], start + stride * np.arange(axis.size)
-    if isinstance(axis, Concat):
-        for p in axis.parts:
-            yield from _alone(p, start, stride)
-            start += stride * p.size
+    if isinstance(axis, Concat | Interleaved):
+        for p, (first, step) in zip(axis.parts, axis.spots, strict=True):
+            yield from _alone(p, start + stride * first, stride * step)
     elif isinstance(axis, Product):
         inner = axis.size
         for p in axis.parts:

@@ -4,7 +4,8 @@
     /architecture                 JSON text: inputs, ops, outputs, tensors (their order)
     /checkpoints/<step>/<tensor>  one dataset a tensor, weights as (out, in, *kernel); attributes step, and any metrics;
                                   on the dataset stored_as, where its values are those of a coarser type (bfloat16)
-    /probes/<name>                inputs, (samples, ...)
+    /probes/<name>                inputs, (samples, ...); attribute sample_ids where known
+    /activations/<step>/<probe>/<value>  (samples, units, ...), written by canon_record, read by arrays_hdf5
     /action/<space>/<name>        the group element that led here
 
 The same content gives the same bytes: no times are stored, and names go in sorted or in the network's order.

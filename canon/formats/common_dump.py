@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from canon.formats.common_layout import Stack, as_place
+from canon.formats.common_write import outgoing
 from canon.network import Network
 from canon.ops.base import Array
 from canon.run import Run
@@ -35,9 +39,41 @@ def dumped(network: Network) -> dict[str, Array]:
     return found
 
 
+def entries(run: Run) -> dict[str, tuple[Array, str]]:
+    """What a state dict of the run holds: by name, every array and the type it is to have.
+
+    A run of a known family keeps the names and the layout of its file, so that what reads such files reads this one.
+    """
+    network = run.network
+    if run.graph != "family" or set(run.layout) != set(network.tensors):
+        kinds = map(network.stored_type, network.tensors)
+        return {key: (t, kind) for (key, t), kind in zip(dumped(network).items(), kinds, strict=True)}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for stored in run.layout.values():
+        for place in stored.parts if isinstance(stored, Stack) else (as_place(stored),):
+            shape = place.shape or ()
+            if place.cut is not None:
+                axis, _, stop = place.cut
+                before = shapes.get(place.path, shape)[axis]
+                shape = (*shape[:axis], max(stop, before), *shape[axis + 1 :])
+            shapes |= dict.fromkeys((place.path, *place.also), shape)
+    shapes |= {lengths.path: lengths.shape for lengths in run.lengths.values()}
+    found = outgoing(run, Path(run.path), shapes.get)
+    return {_key(path): (values(), network.stored_type(name)) for path, (name, values) in found.items()}
+
+
+def _key(path: str) -> str:
+    """The name that a state dict has for what lies at a path of a container."""
+    return path.strip("/").removesuffix(".npy")
+
+
 def lost(run: Run) -> tuple[str, ...]:
     """What a dump by name does not keep, a line each."""
     kept = ["arrays alone are kept: no graph, no nonlinearities, no strides, no epsilon of batch norms"]
+    if run.graph == "family":
+        kept = ["parameters alone are kept, as its file names and stores them: no buffers, and no config.json beside it"]
+    elif run.lengths:
+        kept.append("kernels under weight norm are written as one tensor each, without lengths and directions")
     if run.probes:
         kept.append("the probes stored with the run are left out")
     if len(run.checkpoints) > 1:

@@ -95,8 +95,19 @@ def _found(held: Mapping[str, Held], known: Known) -> Found:
 
 
 def _stored(held: Mapping[str, Held], source: Source) -> Stored:
-    parts = tuple(Place(held[key].path, source.axes, final=source.shape, cut=source.cut) for key in source.keys)
+    parts = tuple(
+        Place(held[key].path, source.axes, _region(held[key].shape or (), source), final=source.shape, cut=source.cut)
+        for key in source.keys
+    )
     return parts[0] if len(parts) == 1 else Stack(parts[0].path, parts=parts, along=source.along)
+
+
+def _region(shape: tuple[int, ...], source: Source) -> tuple[int, ...]:
+    """The shape of what is meant of a stored array."""
+    if source.cut is None:
+        return shape
+    axis, start, stop = source.cut
+    return (*shape[:axis], stop - start, *shape[axis + 1 :])
 
 
 def _tensor(held: Mapping[str, Held], source: Source, stored: Stored) -> Array:

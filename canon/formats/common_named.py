@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +13,22 @@ import numpy as np
 from canon import borrow
 from canon.errors import CorruptFile
 from canon.formats import common_chain as chain
+from canon.formats import common_norm as norm
 from canon.formats.common import Request, natural
 from canon.formats.common_family import Found, find
-from canon.formats.common_layout import Place, kernel_axes, to_memory
+from canon.formats.common_layout import Place, Stack, kernel_axes, to_memory
+from canon.formats.common_order import only_order
 from canon.formats.common_prefix import unwrapped
 from canon.network import Network
 from canon.ops.base import Array
-from canon.run import Run, Stored
+from canon.run import Lengths, Run, Stored
 
 TORCH = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
 KERAS = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance", "depthwise_kernel", "pointwise_kernel",
          "recurrent_kernel", "embeddings", "alpha")  # fmt: skip
 STACKED = chain.JOINS | {"block", "blocks", "stage", "encoder", "decoder"}
 """A state dict does not list the layers without weights, so these names may hide a sum as well."""
+BY_WIDTHS = "the file does not keep the order of layers: it is the only one in which their widths fit"
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,9 @@ def last(path: str) -> str:
 def looks_named(found: Mapping[str, Named]) -> bool:
     """Whether arrays look like tensors of layers: most named after a role, and a kernel among them."""
     numbers = {path: d for path, d in found.items() if d.shape is not None and d.dtype.kind == "f"}
-    named = {path: d for path, d in numbers.items() if last(path) in (*TORCH, *KERAS)}
-    kernels = [path for path, d in named.items() if last(path) in ("weight", "kernel") and len(d.shape or ()) >= 2]
+    named = {path: d for path, d in numbers.items() if last(path) in (*TORCH, *KERAS, *norm.ROLES)}
+    words = ("weight", "kernel", *norm.ROLES)
+    kernels = [path for path, d in named.items() if last(path) in words and len(d.shape or ()) >= 2]
     return bool(kernels) and 2 * len(named) > len(numbers)
 
 
@@ -62,8 +67,9 @@ def read_named(found: Mapping[str, Named], fmt: str, path: Path, request: Reques
     left = [name for name, d in arrays.items() if d.shape is None or d.dtype.kind != "f"]
     if ignored := [name for name in left if last(name) != "num_batches_tracked"]:
         notes.append(f"not floating point, and left as they are: {', '.join(ignored[:5])}{' ...' if len(ignored) > 5 else ''}")
-    named, unwrapping = unwrapped({name: d for name, d in arrays.items() if name not in left})
-    notes += unwrapping
+    normed = _Normed()
+    named, unwrapping = unwrapped(normed.joined({name: d for name, d in arrays.items() if name not in left}))
+    notes += [*normed.notes, *unwrapping]
     torch = any(last(name) == "weight" for name in named)
     family = find(named, request) if torch else None
     if isinstance(family, Found):
@@ -75,6 +81,8 @@ def read_named(found: Mapping[str, Named], fmt: str, path: Path, request: Reques
             graph="family",
             activations_known=family.activations_known,
             notes=(*notes, *family.notes, *([] if family.activations_known else [borrow.UNRECORDED])),
+            lengths=normed.lengths,
+            kept=normed.kept(family.layout),
         )
     notes += [] if family is None else [family]
     tensors: dict[str, Array] = {}
@@ -85,10 +93,11 @@ def read_named(found: Mapping[str, Named], fmt: str, path: Path, request: Reques
     if not tensors:
         raise CorruptFile("", "holds no floating point tensor")
     parts = _parts(tensors)
-    network = _chain(parts, tensors, torch, request.activation)
+    network, said = _chain(parts, tensors, torch, request.activation)
     if network is None:
         notes.append(borrow.NO_CHAIN)
     else:
+        notes += said
         notes += [] if request.activation is not None else [borrow.UNRECORDED]
         if any("mean" in part.roles for part in parts):
             notes.append(f"{borrow.EPSILON} {_eps(torch):g} is taken")
@@ -100,7 +109,50 @@ def read_named(found: Mapping[str, Named], fmt: str, path: Path, request: Reques
         graph="chain" if network else "none",
         activations_known=network is not None and request.activation is not None,
         notes=tuple(notes),
+        lengths=normed.lengths,
+        kept=normed.kept(layout),
     )
+
+
+@dataclass
+class _Normed:
+    """Kernels under weight norm as they are read: the file's arrays are kept, for the kernel does not determine them."""
+
+    lengths: dict[str, Lengths] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    read: dict[str, dict[str, Array]] = field(default_factory=dict)
+
+    def joined(self, named: Mapping[str, Named]) -> dict[str, Named]:
+        """The same arrays with W in the place of g and v, at the path of v."""
+        found = norm.pairs({name: d.shape for name, d in named.items()})
+        apart = {g for _, g, _ in found.values()}
+        out: dict[str, Named] = {}
+        for name, d in named.items():
+            if name in found:
+                kernel, g, _ = found[name]
+                self.lengths[d.path] = Lengths(named[g].path, named[g].shape or ())
+                out[kernel] = replace(d, load=cache(partial(self._kernel, named[g], d)))
+            elif name not in apart:
+                out[name] = d
+        if found:
+            kernel, _, _ = next(iter(found.values()))
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            self.notes.append(f"weight norm: {kernel}{more} computed from stored lengths and directions")
+        return out
+
+    def _kernel(self, g: Named, v: Named) -> Array:
+        lengths, directions = g.load(), v.load()
+        self.read[v.path] = {g.path: lengths, v.path: directions}
+        return norm.effective(lengths, directions, v.precision or str(v.dtype.newbyteorder("=")))
+
+    def kept(self, layout: Mapping[str, Stored]) -> dict[str, dict[str, Array]]:
+        """What was read for each tensor of a network."""
+        out: dict[str, dict[str, Array]] = {}
+        for name, stored in layout.items():
+            for place in stored.parts if isinstance(stored, Stack) else (stored,):
+                if place.path in self.read:
+                    out.setdefault(name, {}).update(self.read[place.path])
+        return out
 
 
 def _as_stored(network: Network, named: Mapping[str, Named]) -> Network:
@@ -159,12 +211,24 @@ def _eps(torch: bool) -> float:
     return 1e-5 if torch else 1e-3
 
 
-def _chain(parts: Sequence[chain.Part], tensors: Mapping[str, Array], torch: bool, activation: str | None) -> Network | None:
-    """In the file's order, else with numbers in names counted as numbers."""
-    if chain.may_join((part.name for part in parts), STACKED) is not None:
-        return None
-    for order in (parts, sorted(parts, key=lambda part: natural(part.name))):
-        found = chain.build(order, tensors, channels="first" if torch else "last", eps=_eps(torch), activation=activation)
-        if found is not None:
-            return found
-    return None
+def _chain(
+    parts: Sequence[chain.Part], tensors: Mapping[str, Array], torch: bool, activation: str | None
+) -> tuple[Network | None, tuple[str, ...]]:
+    """The first order of layers that makes a chain, and a note on it."""
+    if chain.may_join((part.name for part in parts), STACKED) is None:
+        for order, said in _orders(parts, tensors):
+            found = chain.build(order, tensors, channels="first" if torch else "last", eps=_eps(torch), activation=activation)
+            if found is not None:
+                return found, said
+    return None, ()
+
+
+def _orders(
+    parts: Sequence[chain.Part], tensors: Mapping[str, Array]
+) -> Iterator[tuple[Sequence[chain.Part], tuple[str, ...]]]:
+    """The file's order, then with numbers in names counted as numbers, then the only one that widths allow."""
+    counted = sorted(parts, key=lambda part: natural(part.name))
+    yield parts, ()
+    yield counted, ()
+    if (only := only_order(counted, tensors, lambda name: re.sub(r"[0-9]+", "", name))) is not None:
+        yield only, (BY_WIDTHS,)

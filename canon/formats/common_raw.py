@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 
 from canon.errors import CanonError
 from canon.formats.common import hdf5, node, walk
-from canon.formats.common_layout import Place, Stack, as_place, to_memory
+from canon.formats.common_layout import Place, Stack, as_place
 from canon.formats.magic import container
 from canon.ops.base import Array
 from canon.run import Run
@@ -108,7 +109,7 @@ def raw(path: Path, run: Run, data: bytes) -> Raw | None:
 
 def _numbers(f: Any, run: Run) -> tuple[Numbers, ...] | None:
     out: list[Numbers] = []
-    if set(run.layout) != set(run.network.tensors) or run.network.precision:
+    if set(run.layout) != set(run.network.tensors) or run.network.precision or run.lengths:
         return None
     for tensor, stored in run.layout.items():
         if isinstance(stored, Stack):
@@ -121,7 +122,7 @@ def _numbers(f: Any, run: Run) -> tuple[Numbers, ...] | None:
             return None
         out.append(Numbers(tensor, int(at), dataset.dtype, tuple(dataset.shape), place))
     out.sort(key=lambda n: n.at)
-    apart = all(a.end <= b.at for a, b in zip(out, out[1:], strict=False))
+    apart = all(a.end <= b.at for a, b in pairwise(out))
     return tuple(out) if out and apart else None
 
 

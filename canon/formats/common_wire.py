@@ -17,7 +17,7 @@ from canon.errors import CorruptFile
 
 MOST = (1 << 31) - 1
 """Bytes that a protocol buffer may have."""
-MOST_GRAPH, MOST_PARTS, MOST_FIELDS, DEEPEST = 1 << 25, 1_000_000, 5_000_000, 100
+MOST_GRAPH, MOST_PARTS, MOST_FIELDS, DEEPEST = 1 << 25, 500_000, 2_500_000, 100
 """Bytes of a graph without its weights, messages and fields in it, and messages inside messages: more than any network has."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -142,20 +142,18 @@ def survey(raw: Buffer) -> Survey:
             if at > end:
                 raise CorruptFile("", _cut(what, number, at, end, len(raw)), "Fetch it again.")
             fields += 1
+            if parts > MOST_PARTS or fields > MOST_FIELDS:
+                raise CorruptFile("", f"an ONNX graph of more than {MOST_PARTS:,} parts", "No network is written so.")
             if number in values:
                 weights += at - start
                 continue
-            if fields > MOST_FIELDS:
-                break
             if kind != _BYTES or number not in inside:
                 continue
             parts += 1
             if depth > DEEPEST:
                 raise CorruptFile("", f"an ONNX file of messages {DEEPEST} deep", "No network is written so.")
-            if inside[number]:
+            if inside[number] and length:
                 stack.append((inside[number], at - length, at, depth + 1))
-        if parts > MOST_PARTS or fields > MOST_FIELDS:
-            raise CorruptFile("", f"an ONNX graph of more than {MOST_PARTS:,} parts", "No network is written so.")
     if len(raw) - weights > MOST_GRAPH:
         raise CorruptFile("", f"a graph of {len(raw) - weights:,} bytes without its weights", "No network is written so.")
     return Survey(len(raw) - weights, parts)

@@ -17,6 +17,7 @@ import numpy as np
 from canon.errors import CanonError, UsageError, WriteError
 from canon.formats.common import node
 from canon.formats.common_layout import Place, Stack, as_place, region, to_memory, to_stored
+from canon.formats.common_norm import lengths_of
 from canon.ops.base import Array
 from canon.precision import BFLOAT16, as_stored, to_bfloat16
 from canon.run import Run
@@ -101,7 +102,18 @@ def outgoing(run: Run, source: Path, shape_of: Callable[[str], Sequence[int] | N
                 at += n
             for path in (place.path, *place.also):
                 pieces.setdefault(path, []).append((name, place, tensor))
-    return {path: (found[0][0], partial(_assembled, path, found, shapes[path])) for path, found in pieces.items()}
+    out: Outgoing = {path: (found[0][0], partial(_assembled, path, found, shapes[path])) for path, found in pieces.items()}
+    for path, lengths in run.lengths.items():
+        if path in out:
+            if shape_of(lengths.path) is None:
+                raise WriteError("", f"the source has no dataset {lengths.path!r} any more")
+            name, values = out[path]
+            out[lengths.path] = (name, partial(_lengths, values, lengths.shape))
+    return out
+
+
+def _lengths(kernel: Callable[[], Array], shape: tuple[int, ...]) -> Array:
+    return lengths_of(kernel(), shape)
 
 
 def _assembled(path: str, pieces: Sequence[tuple[str, Place, Array]], shape: tuple[int, ...]) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from canon.formats.common import Request, load, walk
-from canon.formats.common_dump import dumped, lost
+from canon.formats.common_dump import entries, lost
 from canon.formats.common_named import Named, looks_named, read_named
 from canon.formats.common_write import check_name, replacing, write_copy
 from canon.ops.base import Array
@@ -43,7 +43,7 @@ def write_new(run: Run, path: Path) -> tuple[str, ...]:
     import h5py
 
     with replacing(path) as temporary, h5py.File(temporary, "w", track_order=True) as f:
-        for name, values in dumped(run.network).items():
+        for name, (values, _) in entries(run).items():
             check_name(name)
             f.create_dataset(name, data=np.ascontiguousarray(values), track_times=False)
     return lost(run)

@@ -8,14 +8,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from canon.borrow import EPSILON, NO_CHAIN, UNRECORDED
 from canon.errors import CorruptFile
 from canon.formats import common_chain as chain
 from canon.formats import keras_vars
 from canon.formats.common import Request, is_real, load, natural, node
 from canon.formats.common_layout import to_memory
+from canon.formats.common_order import only_order, widths
 from canon.formats.common_write import write_copy
 from canon.formats.keras_groups import Entry, Era
 from canon.formats.keras_run import from_vars, holding_together
@@ -26,9 +25,6 @@ from canon.run import Run, Stored
 NAME = "keras-3 weights hdf5"
 OPTIMIZER = "optimizer"
 NOW = Era(3, theano=False, unknown_backend=False)
-TRIED = 50_000
-"""Partial orders of layers looked at before an order is given up."""
-DEEPEST = 200
 LOOK_AT = 1000
 """Groups looked at before a file is taken for something else."""
 IN_ORDER = {
@@ -77,7 +73,8 @@ def read(f: Any, path: Path, request: Request) -> Run:
         parts.append(chain.Part(name, {ROLES.get(role, role): f"{name}/{role}" for role in own}))
     if not tensors:
         raise CorruptFile("", "Keras weights without a single tensor")
-    order = _only_order(parts, tensors) if plain and not _may_join(f, parts, tensors) else None
+    known = plain and not _may_join(f, parts, tensors)
+    order = only_order(parts, tensors, lambda name: re.sub(r"_\d+$", "", name)) if known else None
     found = None
     if order is not None:
         found = chain.build(order, tensors, channels="last", eps=EPSILON_TAKEN, activation=request.activation)
@@ -135,64 +132,8 @@ def _may_join(f: Any, parts: Sequence[chain.Part], tensors: Mapping[str, Array])
     """Whether values may meet somewhere: some versions leave layers without weights out, and a sum of two values may hide."""
     if node(f, "vars") is not None:
         return chain.may_join(keras_vars.root(f)) is not None
-    widths = [_widths(part, tensors)[1] for part in parts if "mean" not in part.roles]
-    return len(set(widths)) < len(widths)
-
-
-def _only_order(parts: Sequence[chain.Part], tensors: Mapping[str, Array]) -> list[chain.Part] | None:
-    """The one order of layers whose widths fit one after the other; None for none and for several.
-
-    Layers of a class keep their order, which their numbers tell.
-    """
-    queues: dict[str, list[chain.Part]] = {}
-    for part in parts:
-        queues.setdefault(re.sub(r"_\d+$", "", part.name), []).append(part)
-    lines = list(queues.values())
-    found: list[list[chain.Part]] = []
-    looked = 0
-
-    def extend(taken: tuple[int, ...], order: list[chain.Part], width: int, flat: bool) -> bool:
-        """Whether to go on looking."""
-        nonlocal looked
-        looked += 1
-        if len(order) == len(parts):
-            found.append(list(order))
-        if len(found) > 1 or looked > TRIED:
-            return False
-        for i, line in enumerate(lines):
-            if taken[i] == len(line):
-                continue
-            part = line[taken[i]]
-            takes, gives, dense = _widths(part, tensors)
-            fits = not order or takes == width or (dense and not flat and takes % width == 0)
-            if not fits or (flat and not dense and "mean" not in part.roles):
-                continue
-            further = (*taken[:i], taken[i] + 1, *taken[i + 1 :])
-            if not extend(further, [*order, part], gives, dense or (flat and bool(order))):
-                return False
-        return True
-
-    if len(parts) > DEEPEST:  # the search goes as deep, and so deep a network is ambiguous unless all is of one class
-        return list(parts) if len(lines) == 1 else None
-    extend((0,) * len(lines), [], 0, False)
-    return found[0] if len(found) == 1 and looked <= TRIED else None
-
-
-def _widths(part: chain.Part, tensors: Mapping[str, Array]) -> tuple[int, int, bool]:
-    """What a layer takes in and gives out, and whether it is dense."""
-    shapes = {role: tensors[t].shape for role, t in part.roles.items()}
-    if "embeddings" in shapes:
-        return -1, shapes["embeddings"][1], False
-    if "recurrent_kernel" in shapes:
-        return int(shapes["kernel"][0]), int(shapes["recurrent_kernel"][0]), False
-    if "kernel" in shapes:
-        kernel = shapes["kernel"]
-        return (kernel[1], kernel[0], len(kernel) == 2) if len(kernel) >= 2 else (-1, -1, False)
-    if "depthwise" in shapes:
-        out = shapes["depthwise"][0]
-        return out, shapes["pointwise"][0] if "pointwise" in shapes else out, False
-    width = int(np.prod(next(iter(shapes.values()))))
-    return width, width, False
+    found = [widths(part, tensors)[1] for part in parts if "mean" not in part.roles]
+    return len(set(found)) < len(found)
 
 
 def write(run: Run, path: Path, source: Path, actions: Mapping[str, Mapping[str, Array]], *, drop_optimizer: bool) -> None:

@@ -15,7 +15,7 @@ HDF5 = b"\x89HDF\r\n\x1a\n"
 TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """The number, pickled, with which torch before 1.6 began its files."""
 NOT_YET = (
-    "canon reads Keras and torch models and weights, ONNX, .nnet, safetensors, tensors by name in HDF5 or .npz, and its own format."
+    "canon reads Keras and torch models and weights, ONNX, .nnet, safetensors, tensors by name in HDF5 or .npz, its own format."
 )
 
 
@@ -73,8 +73,9 @@ def _is_nnet(head: bytes) -> bool:
     numbers = [line for line in lines if line and not line.startswith(b"//")]
     if len(numbers) < 2 or re.fullmatch(rb"\d{1,9}( *, *\d{1,9}){3} *,?", numbers[0]) is None:
         return False
-    layers = int(numbers[0].split(b",")[0])
-    return numbers[1].rstrip(b",").count(b",") == layers or len(head) == HEAD
+    layers, inputs = (int(n) for n in numbers[0].split(b",")[:2])
+    sizes = [n.strip() for n in numbers[1].rstrip(b",").split(b",")]
+    return all(n.isdigit() for n in sizes[:-1]) and (len(sizes) == layers + 1 or sizes[0] == b"%d" % inputs)
 
 
 def _stranger(head: bytes) -> tuple[str, str]:

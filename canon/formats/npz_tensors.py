@@ -16,7 +16,7 @@ import numpy as np
 
 from canon.errors import CorruptFile
 from canon.formats.common import Request
-from canon.formats.common_dump import dumped, lost
+from canon.formats.common_dump import entries, lost
 from canon.formats.common_named import Named, looks_named, read_named
 from canon.formats.common_write import outgoing, replacing
 from canon.formats.common_zip import archive, check, members
@@ -109,7 +109,7 @@ def write(run: Run, path: Path, source: Path, actions: Mapping[str, Mapping[str,
 def write_new(run: Run, path: Path) -> tuple[str, ...]:
     """A state dict as .npz; what it cannot keep, a line each."""
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as out:
-        for name, values in dumped(run.network).items():
+        for name, (values, _) in entries(run).items():
             with out.open(zipfile.ZipInfo(name + SUFFIX), "w", force_zip64=True) as member:
                 member.write(packed(values))
     return lost(run)

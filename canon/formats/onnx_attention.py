@@ -93,11 +93,9 @@ def _scores(draft: Draft, value: str, masks: dict[str, Known]) -> Scores | None:
         elif op.kind == "rescale" and affine_numbers(op)[1] == 0:
             found.factor *= affine_numbers(op)[0]
         elif op.kind == "tanh" and not found.softcap and not found.bias:
-            before = draft.writer(source, "rescale")
-            cap = found.factor
-            if before is None or not near(affine_numbers(before)[0] * cap, 1.0) or affine_numbers(before)[1] != 0:
+            found.softcap = found.factor  # c tanh(x): the score is c x
+            if found.softcap <= 0:
                 return None
-            found.softcap, found.factor, source = cap, 1.0, before.inputs[0]
         elif op.kind == "add" and len(op.inputs) == 2 and not found.bias and found.factor == 1:
             sides = [v for v in op.inputs if _leads_to_product(draft, v)]
             if (

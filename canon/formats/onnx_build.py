@@ -25,6 +25,8 @@ from canon.formats.onnx_value import Batch, Unfit, Value, within
 
 BATCH = re.compile(r"(.*[^a-z])?(batch|bs|b|n)([^a-z].*)?|batch.*|.*batch", re.IGNORECASE)
 """Names of sizes that mean the batch."""
+TRIPS = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError)
+"""What nodes trip over that have not the inputs and attributes that their type asks for."""
 MOST_INSIDE = 20
 """Graphs inside graphs that are taken apart."""
 
@@ -246,7 +248,14 @@ class Builder:
     # nodes
 
     def convert(self, node: Node, inside: int = 0) -> None:
-        """What a node computes: known, canon's, or opaque."""
+        """What a node computes: known, canon's, or opaque. Raises CorruptFile for one that is none of ONNX's."""
+        try:
+            self._convert(node, inside)
+        except TRIPS as e:
+            said = f"a node {node.op} with inputs or attributes that it does not take ({type(e).__name__})"
+            raise CorruptFile(node.label, said) from e
+
+    def _convert(self, node: Node, inside: int) -> None:
         if node.op == "If" and self._branch(node, inside):
             return
         ins = [self.known(node, i) for i in range(len(node.inputs))]
@@ -266,6 +275,8 @@ class Builder:
             return
         how = self.table.get(node.op)
         why = "canon has no operation for it" if how is None else ""
+        if node.op == "If":
+            why = "its condition is not known before it runs"
         if how is not None:
             try:
                 how(self, node)
@@ -273,6 +284,8 @@ class Builder:
                 why = str(e)
             except UnsupportedOp as e:
                 why = e.what
+            except ShapeConflict as e:
+                raise (e if e.where else e.at(node.label)) from None
         if why:
             self.opaque(node, why)
 
@@ -349,7 +362,7 @@ class Builder:
                     continue
                 raise UnsupportedOp(node.label, f"a node {node.op} ({why}), and the shape of what it computes is not known")
             dims, integer = shape
-            batch = self._batch_of(dims)
+            batch = self._batch_of(dims, ins)
             bare = Value("", dims, batch)
             name = self.draft.add(
                 "opaque", [v.name for v in ins], output, node.label, params, class_name=node.op, shape=list(bare.open)
@@ -358,14 +371,15 @@ class Builder:
             done = True
         self.left[node.label] = f"{node.op}: {why}"
 
-    def _batch_of(self, dims: Sequence[Dim]) -> Batch | None:
+    def _batch_of(self, dims: Sequence[Dim], ins: Sequence[Value]) -> Batch | None:
         """Where the batch is taken to be in a value that canon knows nothing about."""
         if self.guess is None or not self.settled:
             return None
         for i in (0, 1):
             if i < len(dims) and dims[i] == self.batch_size and (isinstance(dims[i], Size) or i == (self.guess or 0)):
                 return Batch(i)
-        return None
+        nameless = bool(dims) and isinstance(dims[0], Size) and dims[0].names[0].startswith(("?", "unk__"))
+        return Batch(0) if nameless and ins and ins[0].batch == Batch(0) else None
 
 
 def build(graph: Graph, table: Table, inferred: Inferred, folder: Path, taken: int | None = None) -> Builder:

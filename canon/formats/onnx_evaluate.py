@@ -43,7 +43,7 @@ def evaluate(node: Node, ins: Sequence[Known | None]) -> list[Known] | None:
     found = _MADE.get(node.op)
     if found is not None:
         made = found(node, arrays)
-        return None if made is None else [Known(made)]
+        return None if made is None else [Known(np.asarray(made))]
     function = _FUNCTIONS.get(node.op)
     if function is None or any(a is None for a in arrays):
         return None
@@ -86,7 +86,10 @@ def _plain(made: Array, arrays: Sequence[Array | None]) -> Array:
             )
         return made
     first = next((a for a in arrays if a is not None and a.dtype != object), None)
-    return made if made.dtype.kind == "b" or first is None or first.dtype.kind == "b" else made.astype(first.dtype, copy=False)
+    with np.errstate(all="ignore"):
+        return (
+            made if made.dtype.kind == "b" or first is None or first.dtype.kind == "b" else made.astype(first.dtype, copy=False)
+        )
 
 
 def _handed_on(node: Node, ins: Sequence[Known | None]) -> list[Known] | None:
@@ -228,6 +231,16 @@ def _summed(node: Node, arrays: Sequence[Array | None]) -> Array | None:
     return np.cumsum(x, axis=axis[0], dtype=x.dtype)
 
 
+def _einsum(node: Node, arrays: Sequence[Array | None]) -> Array | None:
+    found = [a for a in arrays if a is not None and a.dtype != object]
+    said = str(node.attrs.get("equation", "")).replace(" ", "")
+    ins = said.split("->")[0].split(",")
+    if len(found) < len(arrays) or [len(i) for i in ins] != [a.ndim for a in found] or "." in said:
+        return None
+    sizes = {k: n for i, a in zip(ins, found, strict=True) for k, n in zip(i, a.shape, strict=True)}
+    return np.asarray(np.einsum(said, *found)) if prod(sizes.values()) <= _COMPUTED else None
+
+
 def _product(node: Node, arrays: Sequence[Array | None]) -> Array | None:
     a, b = arrays[0], arrays[1]
     if a is None or b is None or object in (a.dtype, b.dtype) or max(a.size, b.size) > _COMPUTED:
@@ -256,6 +269,7 @@ _MADE: Mapping[str, Callable[[Node, Sequence[Array | None]], Array | None]] = {
     "GatherElements": _along,
     "CumSum": _summed,
     "MatMul": _product,
+    "Einsum": _einsum,
 }
 
 
@@ -263,7 +277,9 @@ def _divided(a: Array, b: Array) -> Any:
     if object in (a.dtype, b.dtype):
         return a // b
     if a.dtype.kind in "iu":  # towards zero, as C does
-        return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)) if (b != 0).all() else None
+        if not (b != 0).all():
+            raise ZeroDivisionError
+        return np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))
     return a / b
 
 

@@ -11,7 +11,7 @@ from canon.formats.onnx_size import Dim, named, unknown
 
 OLDEST = 6
 """The first version of the operator set that is read: before it, broadcasting and batch norms meant other things."""
-MOST_NODES, DEEPEST = 200_000, 50
+MOST_NODES, DEEPEST = 100_000, 50
 """Nodes of a graph with its functions written out, and functions inside functions."""
 
 
@@ -58,24 +58,25 @@ class Graph:
 def read_graph(model: Any) -> Graph:
     """The graph of a model. Raises CorruptFile, ReadError, UnsupportedOp."""
     versions = _versions(model)
-    functions = {(_domain(f.domain), f.name): f for f in model.functions}
+    functions = {(_domain(f.domain), text(f.name)): f for f in model.functions}
     g = model.graph
     if g.sparse_initializer:
         raise UnsupportedOp(g.sparse_initializer[0].values.name, "is a sparse tensor, which canon does not read")
     stored: dict[str, Any] = {}
     for t in g.initializer:
-        if t.name in stored:
+        if text(t.name) in stored:
             raise CorruptFile(t.name, "two tensors of this name")
         stored[t.name] = t
     inputs = tuple(port(p) for p in g.input if p.name not in stored)
-    nodes = list(_inlined(nodes_of(g, versions), functions, 0, [0]))
+    _count(g.node, functions, {})
+    nodes = list(_inlined(nodes_of(g, versions), functions))
     _check(nodes, {*stored, *(p.name for p in inputs)}, "two values of this name")
     ordered = in_order(nodes, {*stored, *(p.name for p in inputs)}, {p.name for p in g.output})
     return Graph(tuple(ordered), stored, inputs, tuple(port(p) for p in g.output), versions)
 
 
-def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else domain
+def _domain(domain: Any) -> str:
+    return "" if text(domain) == "ai.onnx" else text(domain)
 
 
 def _versions(model: Any) -> dict[str, int]:
@@ -96,14 +97,14 @@ def port(proto: Any) -> Port:
     kind = proto.type.tensor_type
     integer = kind.elem_type not in (0, 1, 10, 11, 16)
     if not proto.type.HasField("tensor_type") or not kind.HasField("shape"):
-        return Port(proto.name, None, integer)
-    return Port(proto.name, tuple(_dim(d) for d in kind.shape.dim), integer)
+        return Port(text(proto.name), None, integer)
+    return Port(text(proto.name), tuple(_dim(d) for d in kind.shape.dim), integer)
 
 
 def _dim(d: Any) -> Dim:
     if d.HasField("dim_value") and d.dim_value > 0:
         return int(d.dim_value)
-    return named(d.dim_param) if d.dim_param not in ("", "?", "None") else unknown()
+    return named(text(d.dim_param)) if d.dim_param not in ("", "?", "None") else unknown()
 
 
 def nodes_of(g: Any, versions: Mapping[str, int]) -> Iterator[Node]:
@@ -111,14 +112,21 @@ def nodes_of(g: Any, versions: Mapping[str, int]) -> Iterator[Node]:
     for n in g.node:
         domain = _domain(n.domain)
         yield Node(
-            f"{domain}.{n.op_type}" if domain else n.op_type,
-            n.name,
-            tuple(n.input),
-            tuple(n.output),
-            {a.name: _attribute(a) for a in n.attribute},
+            text(f"{domain}.{n.op_type}" if domain else n.op_type),
+            text(n.name),
+            tuple(map(text, n.input)),
+            tuple(map(text, n.output)),
+            {text(a.name): _attribute(a) for a in n.attribute},
             versions.get(domain, 1),
             n,
         )
+
+
+def text(name: Any) -> str:
+    """A name, which the protocol buffer gives as bytes where it is no text."""
+    if not isinstance(name, str):
+        raise CorruptFile("", f"a damaged ONNX file: a name in it is no text ({bytes(name)[:20]!r})", "Fetch it again.")
+    return name
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ class Reference:
 
 def _attribute(a: Any) -> Any:
     if a.ref_attr_name:
-        return Reference(a.ref_attr_name)
+        return Reference(text(a.ref_attr_name))
     kinds = {1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
              11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos"}  # fmt: skip
     kind = int(a.type)
@@ -153,20 +161,33 @@ def _attribute(a: Any) -> Any:
 # functions
 
 
-def _inlined(nodes: Iterable[Node], functions: Mapping[tuple[str, str], Any], depth: int, made: list[int]) -> Iterator[Node]:
+def _count(nodes: Iterable[Any], functions: Mapping[tuple[str, str], Any], known: dict[tuple[str, str], int]) -> int:
+    """How many nodes there are with all functions written out. Raises CorruptFile for one that calls itself."""
+    total = 0
+    for n in nodes:
+        key = (_domain(n.domain), text(n.op_type))
+        if key in functions and key not in known:
+            known[key] = -1
+            if len(known) > MOST_NODES or sum(k == -1 for k in known.values()) > DEEPEST:
+                raise CorruptFile(text(n.name), f"functions inside functions, {DEEPEST} deep")
+            known[key] = _count(functions[key].node, functions, known)
+        if known.get(key) == -1:
+            raise CorruptFile(text(n.name), f"a function that calls itself ({key[1]})")
+        total += known.get(key, 1)
+    if total > MOST_NODES:
+        raise CorruptFile("", f"a graph of more than {MOST_NODES:,} nodes", "No network is written so.")
+    return total
+
+
+def _inlined(nodes: Iterable[Node], functions: Mapping[tuple[str, str], Any]) -> Iterator[Node]:
     """The nodes with calls of the model's own functions written out."""
     for node in nodes:
         domain, _, op = node.op.rpartition(".")
         function = functions.get((domain, op))
         if function is None:
-            made[0] += 1
-            if made[0] > MOST_NODES:
-                raise CorruptFile("", f"a graph of more than {MOST_NODES:,} nodes", "No network is written so.")
             yield node
-            continue
-        if depth == DEEPEST:
-            raise CorruptFile(node.label, "a function that calls itself, or functions too deep inside each other")
-        yield from _inlined(_body(node, function), functions, depth + 1, made)
+        else:
+            yield from _inlined(_body(node, function), functions)
 
 
 def _body(node: Node, function: Any) -> Iterator[Node]:

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from canon.errors import ShapeConflict
 from canon.formats.onnx_build import Builder, Convert
 from canon.formats.onnx_graph import Node
 from canon.formats.onnx_known import Known
 from canon.formats.onnx_size import Dim
 from canon.formats.onnx_value import Batch, Unfit, Value
 
+MOST_MASKED = 1 << 26
 HIDES = -1e4
 """An added number so low hides a score from a softmax."""
 _KERNELS = ("dense", "conv", "conv_transpose", "depthwise_conv", "grouped_conv")
@@ -68,7 +70,7 @@ def for_one(c: Known, axis: int) -> Known:
     if c.array.shape[axis] == 1:
         return c
     first = c.stepped(("cut", axis, 0, 1))
-    if not (c.array == first.array).all():
+    if c.array.strides[axis] and not (c.array == first.array).all():
         raise Unfit("a constant varies along the batch")
     return first
 
@@ -84,8 +86,10 @@ def against(x: Value, c: Known) -> Known:
         raise Unfit("a constant has more axes than the value that it meets")
     wide = [*[1] * (rank - len(shape)), *shape[max(0, len(shape) - rank) :]]
     for n, d in zip(wide, x.shape, strict=True):
-        if n != 1 and isinstance(d, int) and d != n:
+        if n != 1 and d == 1:
             raise Unfit("a constant is larger than the value that it meets")
+        if n != 1 and isinstance(d, int) and d != n:
+            raise ShapeConflict("", f"a constant of shape {shape} meets a value of shape {x.shape}")
     if x.batch is not None:
         if wide[x.batch.axis] != 1:
             raise Unfit("a constant varies along the batch")
@@ -287,6 +291,8 @@ def _where(b: Builder, node: Node) -> None:
     mask, x, y = (b.get(v) for v in node.inputs)
     if not isinstance(mask, Known) or mask.open:
         raise Unfit("what it chooses by is not known before it runs")
+    if mask.array.size > MOST_MASKED:
+        raise Unfit("it chooses by more entries than are looked at")
     kept = mask.array.astype(bool)
     if isinstance(x, Known) and isinstance(y, Value):
         x, y, kept = y, x, ~kept

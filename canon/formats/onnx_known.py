@@ -18,7 +18,7 @@ from canon.formats.onnx_graph import Node
 from canon.formats.onnx_size import Dim
 from canon.ops.base import Array
 
-MOST = 1 << 28
+MOST = 1 << 27
 """Entries of an array that a graph makes out of nothing, or of few."""
 
 Step = tuple[Any, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from canon.errors import ShapeConflict
 from canon.formats.onnx_build import Builder, Convert
 from canon.formats.onnx_graph import Node
 from canon.formats.onnx_join import rescaled, shifted, together
@@ -39,7 +40,7 @@ def _behind(b: Builder, node: Node, x: Value, w: Known) -> Value:
     if rank not in (1, 2) or x.rank == 0:
         raise Unfit("a constant that is no matrix")
     if w.array.shape[0] != x.shape[-1] and isinstance(x.shape[-1], int):
-        raise Unfit(f"a matrix of shape {w.array.shape} meets a value of width {x.shape[-1]}")
+        raise ShapeConflict(node.label, f"a matrix of shape {w.array.shape} meets a value of width {x.shape[-1]}")
     if x.axis(-1) != len(x.dims) - 1 or (x.batch is not None and x.batch.axis == x.rank - 1):
         raise Unfit("it works along the batch")
     if rank == 1:

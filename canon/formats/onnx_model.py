@@ -9,6 +9,7 @@ from typing import Any
 
 from canon.errors import CorruptFile, GraphError, ReadError
 from canon.formats import (
+    onnx_einsum,
     onnx_join,
     onnx_layout,
     onnx_linear,
@@ -35,6 +36,7 @@ __all__ = ["NAME", "read", "write"]
 
 NAME = "onnx"
 TABLE: Table = {
+    **onnx_einsum.TABLE,
     **onnx_join.TABLE,
     **onnx_linear.TABLE,
     **onnx_positions.TABLE,
@@ -180,7 +182,7 @@ def _inferred(model: Any, graph: Graph) -> Inferred:
                     a.t.raw_data = b""
         try:
             inference: Callable[..., Any] = package.shape_inference.infer_shapes
-            done = inference(bare, data_prop=True)
+            done = inference(bare)
         except Exception:  # whatever it trips over, it says nothing about shapes
             return {}
         out: dict[str, tuple[tuple[Dim, ...], bool] | None] = {}

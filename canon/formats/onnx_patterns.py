@@ -103,15 +103,12 @@ def gated(draft: Draft, op: Op) -> bool:
 def _gate(draft: Draft, x: str, gate: str) -> tuple[str, dict[str, Any], float] | None:
     """(kind, attributes, s) where x times the gate is s times a function of that kind."""
     op = draft.writer(gate)
-    if op is None:
-        return None
     factor, offset = 1.0, 0.0
-    if op.kind == "rescale":
+    if op is not None and op.kind == "rescale":
         factor, offset = affine_numbers(op)
-        inner = draft.writer(op.inputs[0])
-        if inner is None:
-            return None
-        op = inner
+        op = draft.writer(op.inputs[0])
+    if op is None or len(op.inputs) != 1:
+        return None
     plain = (factor, offset) == (1.0, 0.0)
     arg = op.inputs[0]
     if op.kind == "erf" and near(factor, offset) and _is(polynomial(draft, arg, x), {1: sqrt(0.5)}):

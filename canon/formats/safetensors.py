@@ -24,7 +24,7 @@ import numpy as np
 
 from canon.errors import CorruptFile, UnknownFormat, WriteError
 from canon.formats.common import Request
-from canon.formats.common_dump import dumped, lost
+from canon.formats.common_dump import entries, lost
 from canon.formats.common_named import Named, read_named
 from canon.formats.common_write import fitted, outgoing, replacing
 from canon.ops.base import Array
@@ -203,9 +203,9 @@ def write(
 
 def write_new(run: Run, path: Path) -> tuple[str, ...]:
     """A state dict as safetensors; what it cannot keep, a line each."""
-    network = run.network
-    kinds = dict(zip(dumped(network), map(network.stored_type, network.tensors), strict=True))
-    found = dumped(network)
+    held = entries(run)
+    found = {key: values for key, (values, _) in held.items()}
+    kinds = {key: kind for key, (_, kind) in held.items()}
     if wrong := [key for key, kind in kinds.items() if kind not in CODES]:
         raise WriteError(wrong[0], f"is of type {kinds[wrong[0]]}, which safetensors has not")
     order = sorted(found, key=lambda key: -_itemsize(kinds[key]))  # every tensor lies at a multiple of its numbers' size

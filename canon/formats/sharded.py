@@ -22,7 +22,7 @@ LARGEST = 1 << 27
 """Bytes that an index may have."""
 ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".hdf5", ".keras", ".npz", ".onnx", ".nnet", ".canon")
 """What names of model files end in. What they are is read from their content."""
-NO_MODEL = re.compile(r"(optimizer|scheduler|scaler|random_states|rng_state|training_args)\b.*|(optim|sched)_.*")
+NO_MODEL = re.compile(r"(optimizer|scheduler|scaler|random_states|rng_state|training_args)[._].*|(optim|sched)_.*")
 """What trainers store beside a model."""
 NAMED = 4
 """Files named in a refusal."""

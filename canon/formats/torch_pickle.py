@@ -23,7 +23,7 @@ import numpy as np
 
 from canon.errors import CorruptFile, MissingExtra, UnknownFormat
 from canon.formats.common import Request
-from canon.formats.common_dump import dumped, lost
+from canon.formats.common_dump import entries, lost
 from canon.formats.common_named import Named, read_named
 from canon.formats.common_write import fitted, outgoing, replacing
 from canon.formats.common_zip import archive, check_all, members
@@ -253,10 +253,8 @@ def _made(values: Array, kind: str) -> Any:
 
 def write_new(run: Run, path: Path) -> tuple[str, ...]:
     """A state dict as torch's zip; what it cannot keep, a line each."""
-    network = run.network
     made: OrderedDict[str, Any] = OrderedDict()
-    for (key, values), name in zip(dumped(network).items(), network.tensors, strict=True):
-        kind = network.stored_type(name)
+    for key, (values, kind) in entries(run).items():
         made[key] = _made(fitted(key, values, kind), kind)
     _save(made, path)
     return lost(run)

@@ -92,6 +92,9 @@ class Equations(Protocol):
     def concat(self, parts: Sequence[AxisRef]) -> AxisRef:
         """Parts one after the other."""
 
+    def interleave(self, parts: Sequence[AxisRef]) -> AxisRef:
+        """Parts of one size, an entry of each in turn."""
+
     def product(self, parts: Sequence[AxisRef]) -> AxisRef:
         """The row-major product of axes (a flatten)."""
 

@@ -10,8 +10,8 @@ from canon.ops.base import Array, Equations, Op, OpKind, Shape, expect
 class ChannelShuffle(OpKind):
     """Channel number i of group g becomes channel number i groups + g. attrs: groups, axis (batch excluded).
 
-    Nothing moves along the channels: what a relabelling in front would have to be behind is none of the axes' labellings
-    (concatenations in front, stretches behind), so that is left out.
+    In front the axis is one stretch after another, each with a labelling, scale and sign of its own; behind, the same
+    stretches are interleaved. Whatever is free inside each stretch goes through.
     """
 
     kind = "channel_shuffle"
@@ -27,9 +27,17 @@ class ChannelShuffle(OpKind):
     def equations(self, op: Op, eq: Equations) -> None:
         axes = list(eq.inputs[0])
         at = int(op.attrs["axis"]) % len(axes)
-        why = f"channels that {op.name} deals out"
-        eq.fix(axes[at], why)
-        axes[at] = eq.fixed(eq.out_shape[at], why)
+        n, groups = eq.out_shape[at], int(op.attrs["groups"])
+        if n is None:
+            why = f"an open number of channels that {op.name} deals out"
+            eq.fix(axes[at], why)
+            axes[at] = eq.fixed(n, why)
+        else:
+            parts = [eq.fresh(n // groups) for _ in range(groups)]
+            whole = eq.concat(parts)
+            eq.same(axes[at], whole)
+            eq.centre_sum(whole, [axes[at]])
+            axes[at] = eq.interleave(parts)
         eq.emit(axes)
 
     def forward(self, op: Op, inputs: Sequence[Array], params: Mapping[str, Array]) -> Array:

@@ -71,7 +71,9 @@ def sources(given: Sequence[Given], request: Request) -> list[Source]:
     if common:
         probe = _one(common, "activations on several probes are recorded", "--activations activations/STEP/NAME names one.")
         return [_stored(found[probe], request, f"recorded on {probe}", run) for found, run in zip(kept, runs, strict=True)]
-    probes = {name: found for run in runs for name, found in stored(run).items()}
+    probes: dict[str, Probes] = {}
+    for run in runs:
+        probes = {**stored(run), **probes}  # of two by one name the first side's; the report says whose
     if probes:
         name = _one(list(probes), "several probes are stored", "--probes FILE:NAME names one.")
         return _run(runs, probes[name], request)

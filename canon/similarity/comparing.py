@@ -28,7 +28,8 @@ class Options:
     """How to compare.
 
     measures: names, DEFAULT where none is given; lead: the measure of the map; permutations: how many, or as many as are
-    affordable; seed: of the null; units: whether units are looked at one by one; unsigned: layers of a in which a unit and its negative are the same unit; hold: bytes of rows that may be held.
+    affordable; seed: of the null; units: whether units are looked at one by one; unsigned: layers of a in which a unit and
+    its negative are the same unit; hold: bytes of rows that may be held.
     """
 
     measures: tuple[str, ...] = ()
@@ -60,7 +61,7 @@ def similarity(
         (x, y, f"{a.layers[x].positions} positions a sample and {b.layers[y].positions}")
         for x in a.layers
         for y in b.layers
-        if (x, y) not in set(wanted)
+        if a.layers[x].positions != b.layers[y].positions
     )
     if not wanted:
         raise MismatchError(f"{a.path} and {b.path}", f"no two layers can be compared: {left_out[0][2]}",
@@ -68,8 +69,8 @@ def similarity(
     sides = Sides(a, b, tell, hold=options.hold, seed=options.seed)
     run = _Flow(sides, options, named, wanted, tell)
     pairs = run.mapped()
+    pairs = run.with_null(_close(pairs, _best(pairs, options.lead), a, b))
     best = _best(pairs, options.lead)
-    pairs = run.detailed(pairs, _close(pairs, best, a, b))
     kept = sides.layers_a if sides.held else None
     pairs = with_reference(pairs, a, references, kept, tell) if references else pairs
     made = (_side(a, run.constant[0]), _side(b, run.constant[1]))
@@ -106,7 +107,8 @@ def _check_samples(a: Source, b: Source) -> None:
     if why:
         raise MismatchError(where, why, "Measures need the same samples in the same order on both sides.")
     if a.samples < 2:
-        raise UsageError(where, "one sample: nothing varies", "Measures look at how units vary over samples.")
+        count = "one sample" if a.samples else "no samples"
+        raise UsageError(where, f"{count}: nothing varies", "Measures look at how units vary over samples.")
 
 
 def _identity(a: Source, b: Source) -> str | None:
@@ -125,32 +127,35 @@ class _Flow:
         self.tables: list[Units] = []
 
     def mapped(self) -> tuple[LayerFigures, ...]:
-        """Every pair by the map's measure."""
+        """Every pair by the map's measure, without its null."""
         lead = [MEASURES[self.options.lead]]
-        count = self._permutations(self.wanted, lead)
         out = []
         for k, ((x, y), pair) in enumerate(self.sides.pairs(self.wanted)):
+            self.tell(f"pair {k + 1} of {len(self.wanted)}: {x} and {y}")
             for side, (name, layer) in enumerate(((x, pair.a), (y, pair.b))):
                 self.constant[side].setdefault(name, _constant(layer))
-            tell = self._told(f"pair {k + 1} of {len(self.wanted)}")
-            out.append(LayerFigures(x, y, figures(pair, lead, count, self.options.seed, tell), False))
+            out.append(LayerFigures(x, y, figures(pair, lead, 0), False))
         return tuple(out)
 
-    def detailed(self, pairs: Sequence[LayerFigures], close: Mapping[Names, bool]) -> tuple[LayerFigures, ...]:
-        """The close pairs by every measure; units of those marked."""
-        found = {(p.a, p.b): p for p in pairs}
-        measures = [m for m in self.named if not m.outputs]
-        count = self._permutations(list(close), measures)
-        for (x, y), pair in self.sides.pairs(list(close)):
-            here = [m for m in self.named if not m.outputs or self._outputs(x, y)]
+    def with_null(self, close: Mapping[Names, bool]) -> tuple[LayerFigures, ...]:
+        """Every pair by the map's measure with its null, the close ones by all measures; units of those marked."""
+        lead = MEASURES[self.options.lead]
+        hidden = [m for m in MEASURES.values() if m is lead or (m in self.named and not m.outputs)]
+        closely = self._permutations(list(close), hidden)
+        coarsely = self._permutations([names for names in self.wanted if names not in close], [lead])
+        out = []
+        for k, ((x, y), pair) in enumerate(self.sides.pairs(self.wanted)):
+            tell = self._told(f"pair {k + 1} of {len(self.wanted)}")
+            if (x, y) not in close:
+                out.append(LayerFigures(x, y, figures(pair, [lead], coarsely, self.options.seed, tell), False))
+                continue
+            wanted = [m for m in MEASURES.values() if m in hidden or (m in self.named and self._outputs(x, y))]
             watch = self._watch(pair, x) if self.options.units and close[x, y] else None
-            more = figures(pair, here, count, self.options.seed, self._told(""), watch or (lambda other: None))
+            found = figures(pair, wanted, closely, self.options.seed, tell, watch or (lambda other: None))
+            out.append(LayerFigures(x, y, found, True))
             if watch is not None:
                 self.tables.append(units(pair, (x, y), watch))
-            kept = found[x, y].measures
-            order = [name for name in MEASURES if name in more or name in kept]
-            found[x, y] = LayerFigures(x, y, {name: more.get(name) or kept[name] for name in order}, True)
-        return tuple(found.values())
+        return tuple(out)
 
     def _watch(self, pair: Pair, x: str) -> Watch | None:
         """What is to see the null's permutations unit by unit; None where units cannot be matched, as their figure says."""
@@ -166,14 +171,14 @@ class _Flow:
         return (x in a and y in b) or (bool(self.options.measures) and not a and not b)
 
     def _permutations(self, wanted: Sequence[Names], measures: Sequence[Measure]) -> int:
-        if self.options.permutations is not None:
-            return self.options.permutations
+        if self.options.permutations is not None or not wanted:
+            return self.options.permutations or 0
         a, b = self.sides.a.layers, self.sides.b.layers
         rows = self.sides.rows_held
         return affordable([(rows * a[x].positions, a[x].units, b[y].units) for x, y in wanted], measures)
 
     def _told(self, which: str) -> Tell:
-        return lambda text: self.tell(f"{which}, {text}" if which else text)
+        return lambda text: self.tell(f"{which}, {text}")
 
 
 def _constant(layer: Layer) -> int:
@@ -190,8 +195,9 @@ def _best(pairs: Sequence[LayerFigures], lead: str) -> tuple[Best, ...]:
             continue
         rank = (round(sign * value, 9), pair.a == pair.b)
         if pair.a not in out or rank > out[pair.a][0]:
-            p = pair.measures[lead].p
-            out[pair.a] = (rank, Best(pair.a, pair.b, lead, None if p is None else p <= LEVEL))
+            figure = pair.measures[lead]
+            least = max(LEVEL, 1 / (1 + figure.permutations))  # few permutations: as small as it can be
+            out[pair.a] = (rank, Best(pair.a, pair.b, lead, None if figure.p is None else figure.p <= least))
     return tuple(best for _, best in out.values())
 
 

@@ -84,6 +84,7 @@ def figures(
         watch(other)
         for measure in defined:
             draws[measure.name].append(measure.of(other))
+        del other  # or its matrices stay until the next one has made its own
     for measure in defined:
         rows = len(pair.a.few) if measure.work == "samples" else pair.a.held if measure.outputs else pair.a.count
         found[measure.name] = _figure(measure, values[measure.name], np.array(draws[measure.name]), rows)

@@ -49,6 +49,7 @@ class Pair:
             raise MismatchError(f"{a.name} and {b.name}", unlike(a, b))
         self.a, self.b, self.order = a, b, order
         self._cross, self._products, self._scaled = cross, products, scaled_products
+        self._core: Pair | None = None
 
     def permuted(self, order: Indices) -> Pair:
         """The same two layers with the samples of b in another order."""
@@ -89,15 +90,19 @@ class Pair:
         q = self.b.squares if self.index is None else self.b.squares[self.index]
         return float(self.a.squares @ q) * (self.a.count / self.a.held)
 
-    @cached_property
+    @property
     def core(self) -> Pair:
-        """The pair of cores, for measures that allow rotations."""
+        """The pair of cores, for measures that allow rotations. Kept where it is not this pair itself."""
         a, b = self.a.core, self.b.core
-        return self if a is self.a and b is self.b else Pair(a, b, self.order)
+        if a is self.a and b is self.b:
+            return self
+        if self._core is None:
+            self._core = Pair(a, b, self.order)
+        return self._core
 
-    @cached_property
+    @property
     def standardised(self) -> Pair:
-        """The pair with standardised units."""
+        """The pair with standardised units. Not kept: it refers to this one, and a ring of large arrays is freed late."""
         a, b = self.a.standardised, self.b.standardised
         if a is self.a:
             return self

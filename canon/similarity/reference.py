@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -42,4 +43,7 @@ def with_reference(
                     value = None
                 found[name] = replace(figure, reference={**figure.reference, source.path: value})
             out[k] = replace(out[k], measures=found)
+            del both
+        del sides
+        gc.collect()  # a layer and its standardised self refer to each other
     return tuple(out)

@@ -44,7 +44,7 @@ class LayerFigures:
 
 @dataclass(frozen=True)
 class Best:
-    """The layer of b that is most like a layer of a, by a measure; beyond_chance: whether p is at most 0.05, None without it."""
+    """The layer of b that is most like a layer of a, by a measure; beyond_chance: whether its p is at most 0.05."""
 
     a: str
     b: str

@@ -7,6 +7,7 @@ from canon.symmetry.axes import (
     Floats,
     Gauge,
     Indices,
+    Interleaved,
     Product,
     Space,
     Symmetry,
@@ -19,6 +20,7 @@ from canon.symmetry.axes import (
     gauges_of,
     leaves,
     places,
+    stretches,
 )
 from canon.symmetry.blocks import Block, Class
 from canon.symmetry.derive import derive
@@ -32,6 +34,7 @@ __all__ = [
     "Floats",
     "Gauge",
     "Indices",
+    "Interleaved",
     "Product",
     "Space",
     "Symmetry",
@@ -45,4 +48,5 @@ __all__ = [
     "gauges_of",
     "leaves",
     "places",
+    "stretches",
 ]

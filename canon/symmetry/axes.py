@@ -1,8 +1,8 @@
 """The types of a symmetry: spaces of units, gauges on them, and how the axes of tensors and values carry both.
 
 An axis is a small tree. Its leaves are `Use` (the units of a space) and `Fixed` (nothing moves); `Concat` puts axes one
-after the other, `Product` multiplies them row-major, as flattening does. Gauges sit where they act: on a `Use`, one
-factor a unit, or on a `Product`, one factor for each of its entries.
+after the other, `Interleaved` takes entries of several in turn, `Product` multiplies them row-major, as flattening does.
+Gauges sit where they act: on a `Use`, one factor a unit, or on a `Product`, one factor for each of its entries.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,24 @@ class Concat:
         """Number of entries."""
         return sum(p.size for p in self.parts)
 
+    @property
+    def spots(self) -> tuple[tuple[int, int], ...]:
+        """First position of each part, and the step from one of its entries to the next."""
+        return tuple((start, 1) for start in accumulate([0, *(p.size for p in self.parts[:-1])]))
+
+
+@dataclass(frozen=True)
+class Interleaved:
+    """Axes among each other. spots: for each, its first position, and the step from one of its entries to the next."""
+
+    parts: tuple[Axis, ...]
+    spots: tuple[tuple[int, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return sum(p.size for p in self.parts)
+
 
 @dataclass(frozen=True)
 class Product:
@@ -76,7 +95,7 @@ class Product:
         return math.prod(p.size for p in self.parts)
 
 
-Axis = Fixed | Use | Concat | Product
+Axis = Fixed | Use | Concat | Interleaved | Product
 
 
 @dataclass(frozen=True)
@@ -202,7 +221,7 @@ def _spaces(axis: Axis) -> set[str]:
 
 
 def leaves(axis: Axis) -> Iterator[Fixed | Use]:
-    """The leaves of an axis from left to right."""
+    """The leaves of an axis from left to right (of an interleaving, first what moves)."""
     if isinstance(axis, Fixed | Use):
         yield axis
     else:
@@ -214,10 +233,10 @@ def places(axis: Axis, start: int = 0, stride: int = 1) -> Iterator[tuple[Use, I
     """Each `Use` along an axis with the positions of its units, (copies, size): more than one row inside a product."""
     if isinstance(axis, Use):
         yield axis, (start + stride * np.arange(axis.size))[None, :]
-    elif isinstance(axis, Concat):
-        for p in axis.parts:
-            yield from places(p, start, stride)
-            start += stride * p.size
+    elif isinstance(axis, Concat | Interleaved):
+        for p, at in stretches(axis):
+            for use, units in places(p):
+                yield use, start + stride * at[units]
     elif isinstance(axis, Product):
         inner = axis.size
         for i, p in enumerate(axis.parts):
@@ -228,12 +247,18 @@ def places(axis: Axis, start: int = 0, stride: int = 1) -> Iterator[tuple[Use, I
                 yield use, start + stride * (shifts[:, None, None] + at[None]).reshape(-1, use.size)
 
 
+def stretches(axis: Concat | Interleaved) -> Iterator[tuple[Axis, Indices]]:
+    """The parts of an axis with the positions of their entries, (size of the part,)."""
+    for p, (start, step) in zip(axis.parts, axis.spots, strict=True):
+        yield p, start + step * np.arange(p.size)
+
+
 def gauges_of(axis: Axis) -> dict[str, int | float]:
     """All gauges on an axis with their exponents."""
     found: dict[str, int | float] = {}
     if isinstance(axis, Use | Product):
         found.update(axis.gauges)
-    if isinstance(axis, Concat | Product):
+    if isinstance(axis, Concat | Interleaved | Product):
         for p in axis.parts:
             found.update(gauges_of(p))
     return found
@@ -249,14 +274,15 @@ def gather(axis: Axis, perms: Mapping[str, Indices]) -> Indices | None:
         return None
     if isinstance(axis, Use):
         return perms.get(axis.space)
-    if isinstance(axis, Concat):
+    if isinstance(axis, Concat | Interleaved):
         moved = [gather(p, perms) for p in axis.parts]
         if all(m is None for m in moved):
             return None
-        starts = np.cumsum([0, *(p.size for p in axis.parts)])
-        return np.concatenate(
-            [s + (np.arange(p.size) if m is None else m) for s, p, m in zip(starts, axis.parts, moved, strict=False)]
-        )
+        out = np.arange(axis.size)
+        for (_, at), m in zip(stretches(axis), moved, strict=True):
+            if m is not None:
+                out[at] = at[m]
+        return out
     return _gather_product(axis, perms)
 
 
@@ -285,10 +311,14 @@ def factor(axis: Axis, values: Mapping[str, Floats]) -> Floats | None:
     if isinstance(axis, Use):
         return _powers(axis.gauges, values)
     parts = [factor(p, values) for p in axis.parts]
-    if isinstance(axis, Concat):
+    if isinstance(axis, Concat | Interleaved):
         if all(p is None for p in parts):
             return None
-        return np.concatenate([np.ones(a.size) if p is None else p for a, p in zip(axis.parts, parts, strict=True)])
+        out = np.ones(axis.size)
+        for (_, at), f in zip(stretches(axis), parts, strict=True):
+            if f is not None:
+                out[at] = f
+        return out
     whole = _powers(axis.gauges, values)
     if all(p is None for p in parts):
         return whole

@@ -6,8 +6,9 @@ identity of its own (`gid`), or the parts it is put together from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import prod
 
 from canon.network import Network
@@ -27,15 +28,18 @@ class AxisTerm(AxisRef):
 
 @dataclass(frozen=True)
 class Tree:
-    """Where gauge variables sit on an axis. kind: "leaf" (key), "none" or "one" (fixed), "concat", "product".
+    """Where gauge variables sit on an axis. kind: "leaf" (key), "none" or "one" (fixed), "concat", "interleave", "product".
 
-    inner: of a product with a variable for all its entries, what it is the product of.
+    inner: of a product with a variable for all its entries, what it is the product of; size: number of entries; spots: of
+    an interleaving, first position and step of each part (what is fixed is left out).
     """
 
     kind: str
     key: Key | None = None
     parts: tuple[Tree, ...] = ()
     inner: tuple[Tree, ...] = ()
+    size: int = 0
+    spots: tuple[tuple[int, int], ...] = ()
 
     @property
     def width(self) -> int:
@@ -51,15 +55,51 @@ def tree(axis: AxisTerm, refined: set[Key]) -> Tree:
     """The gauge variables along an axis. A product carries one variable for all its entries unless it is refined."""
     if not axis.joint:
         return _own(normal(axis.term), axis.gid, (), refined)
+    inner = [tree(p, refined) for p in axis.parts]
+    size = axis.term.size
+    if axis.joint != "product":
+        step = len(inner) if axis.joint == "interleave" else 1
+        starts = range(step) if axis.joint == "interleave" else accumulate([0, *(p.size for p in inner[:-1])])
+        return _gathered([x for p, start in zip(inner, starts, strict=True) for x in _strands(p, start, step)], size)
     parts: list[Tree] = []
-    for p in axis.parts:
-        t = tree(p, refined)
-        parts += t.parts if t.kind == axis.joint and t.key is None else [t]
-    if axis.joint == "product":
-        parts = _normal_product(parts, refined)
+    for t in inner:
+        parts += t.parts if t.kind == "product" and t.key is None else [t]
+    parts = _normal_product(parts, refined)
     if not parts:
-        return Tree("none")
-    return parts[0] if len(parts) == 1 else Tree(axis.joint, parts=tuple(parts))
+        return Tree("none", size=size)
+    return parts[0] if len(parts) == 1 else Tree("product", parts=tuple(parts), size=size)
+
+
+def _strands(t: Tree, start: int, step: int) -> Iterator[tuple[Tree, int, int]]:
+    """What moves along an axis, with first positions and steps, as labels.strands has it."""
+    if t.kind == "concat":
+        for p in t.parts:
+            yield from _strands(p, start, step)
+            start += step * p.size
+    elif t.kind == "interleave":
+        for p, (first, by) in zip(t.parts, t.spots, strict=True):
+            yield from _strands(p, start + step * first, step * by)
+    elif t.kind not in ("none", "one"):
+        yield t, start, step if t.size > 1 else 1
+
+
+def _gathered(found: list[tuple[Tree, int, int]], size: int) -> Tree:
+    """Strands as a concatenation, or an interleaving: as labels.normal has it."""
+    found.sort(key=lambda strand: strand[1])
+    if not found:
+        return Tree("one" if size == 1 else "none", size=size)
+    if any(step > 1 for _, _, step in found):
+        spots = tuple((start, step) for _, start, step in found)
+        return Tree("interleave", parts=tuple(t for t, _, _ in found), size=size, spots=spots)
+    parts: list[Tree] = []
+    end = 0
+    for t, start, _ in [*found, (None, size, 1)]:
+        if start > end:
+            parts.append(Tree("one" if start - end == 1 else "none", size=start - end))
+        if t is not None:
+            parts.append(t)
+            end = start + t.size
+    return parts[0] if len(parts) == 1 else Tree("concat", parts=tuple(parts), size=size)
 
 
 def _normal_product(parts: list[Tree], refined: set[Key]) -> list[Tree]:
@@ -81,17 +121,21 @@ def _normal_product(parts: list[Tree], refined: set[Key]) -> list[Tree]:
 
 def _own(term: Term, gid: int | None, path: tuple[int, ...], refined: set[Key]) -> Tree:
     term = normal(term)
+    size = term.size
     if term.kind == "fixed":
-        return Tree("one" if term.size == 1 else "none")
+        return Tree("one" if size == 1 else "none", size=size)
     key = None if gid is None else (gid, path)
     if term.kind == "var":
-        return Tree("leaf", key)
+        return Tree("leaf", key, size=size)
     inner = parts_of(term)
     if term.kind == "product" and (key is None or key not in refined):
         factors = tuple(_own(p, None, (), refined) for p in inner)
-        return Tree("product", key, inner=factors) if key is not None else Tree("product", None, factors)
+        return Tree("product", key, inner=factors, size=size) if key is not None else Tree("product", None, factors, size=size)
     parts = tuple(_own(p, gid, (*path, i), refined) for i, p in enumerate(inner))
-    return Tree(term.kind, None, parts)
+    if term.kind == "interleave":
+        moving = [(t, *spot) for t, spot in zip(parts, term.spots, strict=True) if t.kind not in ("none", "one")]
+        return _gathered(moving, size)
+    return Tree(term.kind, None, parts, size=size)
 
 
 def several(t: Tree) -> bool:
@@ -257,6 +301,11 @@ class _Voice:
     def concat(self, parts: Sequence[AxisRef]) -> AxisTerm:
         axes = [_axis(p) for p in parts]
         return AxisTerm(joined("concat", [a.term for a in axes], sum(a.term.size for a in axes)), parts=axes, joint="concat")
+
+    def interleave(self, parts: Sequence[AxisRef]) -> AxisTerm:
+        axes = [_axis(p) for p in parts]
+        term = joined("interleave", [a.term for a in axes], sum(a.term.size for a in axes))
+        return AxisTerm(term, parts=axes, joint="interleave")
 
     def product(self, parts: Sequence[AxisRef]) -> AxisTerm:
         axes = [_axis(p) for p in parts]

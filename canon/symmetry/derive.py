@@ -19,6 +19,7 @@ from canon.symmetry.axes import (
     Fixed,
     Floats,
     Gauge,
+    Interleaved,
     Powers,
     Product,
     Space,
@@ -28,6 +29,7 @@ from canon.symmetry.axes import (
     Use,
     ValueAxis,
     leaves,
+    stretches,
 )
 from canon.symmetry.blocks import Block, Class
 from canon.symmetry.collect import AxisTerm, Collected, Key, Tree, align, collect, several, tree
@@ -228,7 +230,12 @@ class _Solution:
             axis = Use(self._space(term), term.size, gauges)
         else:
             parts = tuple(self._write(p, at, (*path, i)) for i, p in enumerate(parts_of(term)))
-            axis = Concat(parts) if term.kind == "concat" else Product(self._grouped(parts, at, path), gauges)
+            if term.kind == "concat":
+                axis = Concat(parts)
+            elif term.kind == "interleave":
+                axis = Interleaved(parts, term.spots)
+            else:
+                axis = Product(self._grouped(parts, at, path), gauges)
         for g, _ in gauges:
             self.gauge_axes.setdefault(g, (axis, isinstance(axis, Product)))
         return axis
@@ -287,8 +294,11 @@ class _Solution:
             here = self.centre.get(key, 0.0) if key is not None and self.signs.value(key) else 0.0
             if isinstance(a, Fixed | Use):
                 return np.full(a.size, here)
-            if isinstance(a, Concat):
-                return np.concatenate([visit(p, (*path, i)) for i, p in enumerate(a.parts)])
+            if isinstance(a, Concat | Interleaved):
+                along = np.zeros(a.size)
+                for i, (p, at) in enumerate(stretches(a)):
+                    along[at] = visit(p, (*path, i))
+                return along
             outer, start = (path[:-1], path[-1][0]) if path and isinstance(path[-1], tuple) else (path, 0)
             spread = np.zeros(())
             for p in a.parts:
@@ -338,6 +348,8 @@ def _bare(axis: Axis) -> Axis:
         return Use(axis.space, axis.size)
     if isinstance(axis, Concat):
         return Concat(tuple(_bare(p) for p in axis.parts))
+    if isinstance(axis, Interleaved):
+        return Interleaved(tuple(_bare(p) for p in axis.parts), axis.spots)
     if isinstance(axis, Product):
         return Product(tuple(_bare(p) for p in axis.parts))
     return axis

@@ -1,15 +1,22 @@
 """Which axes share a labelling: unification of axis terms.
 
-A term is a variable (the units of a space not yet known to be anything else), a fixed stretch, a concatenation or a
-product. Ops say which axes are labelled alike; two concatenations are cut where either is; what cannot be reconciled is
-fixed, with the reason.
+A term is a variable (the units of a space not yet known to be anything else), a fixed stretch, a concatenation, an
+interleaving or a product. Ops say which axes are labelled alike; two concatenations are cut where either is; what cannot
+be reconciled is fixed, with the reason.
+
+Concatenations and interleavings, however nested, come down to strands: each leaf holds every so many-th position from
+some position on. Cutting an axis cuts its strands, and interleavings cut in two are interleavings again, so one list of
+strands, in the order of their first positions, is the normal form of all these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass
@@ -27,10 +34,13 @@ class Turning:
 
 
 class Term:
-    """A labelling of `size` entries. kind: "var", "fixed", "concat", "product", or "link" to what it became."""
+    """A labelling of `size` entries. kind: "var", "fixed", "concat", "interleave", "product", or "link" to what it became.
+
+    spots: of an interleaving, for each part, its first position and the step from each of its entries to the next.
+    """
 
     __slots__ = (
-        "block", "dual", "kind", "linear", "name", "over", "partner", "parts", "serial", "size", "target", "why", "writers",
+        "block", "dual", "kind", "linear", "name", "over", "partner", "parts", "serial", "size", "spots", "target", "why", "writers",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +55,11 @@ class Term:
         self.dual = False
         self.linear = True
         self.writers: list[str] = [name] if kind == "var" and name else []
+        self.spots: tuple[tuple[int, int], ...] = ()
+
+
+Strand = tuple[Term, int, int]
+"""A leaf, its first position and its step (one where it has a single entry)."""
 
 
 def find(t: Term) -> Term:
@@ -55,39 +70,112 @@ def find(t: Term) -> Term:
 
 
 def parts_of(t: Term) -> list[Term]:
-    """The parts of a concatenation or product, nested ones of the same kind taken apart, trivial ones left out."""
+    """The parts of a joint: nested ones of the same kind taken apart, trivial ones left out, fixed neighbours as one.
+
+    Of an interleaving, what may move comes first, in the order of first positions; `spots` of `normal` says where.
+    """
     t = find(t)
+    if t.kind == "concat":
+        return [p for p, _, _ in _filled(strands(t), t.size)]
+    if t.kind == "interleave":
+        return list(t.parts)
     out: list[Term] = []
-    for p in map(find, t.parts):
-        if p.kind == t.kind:
-            out += parts_of(p)
-        elif t.kind == "product" and p.kind == "fixed" and out and out[-1].kind == "fixed":
-            out[-1] = Term("fixed", out[-1].size * p.size, why=p.why or out[-1].why)
-        elif not (p.kind == "fixed" and p.size == (1 if t.kind == "product" else 0)):
-            out.append(p)
+    for p in map(normal, t.parts):
+        for q in parts_of(p) if p.kind == "product" else [p]:
+            if q.kind == "fixed" and out and out[-1].kind == "fixed":
+                out[-1] = Term("fixed", out[-1].size * q.size, why=q.why or out[-1].why)
+            elif not (q.kind == "fixed" and q.size == 1):
+                out.append(q)
+    return out
+
+
+def strands(t: Term, start: int = 0, step: int = 1) -> Iterator[Strand]:
+    """The leaves of an axis (variables, fixed stretches, products), empty ones left out."""
+    t = find(t)
+    if t.kind == "product":
+        t = normal(t)
+    if t.kind == "concat":
+        for p in t.parts:
+            yield from strands(p, start, step)
+            start += step * p.size
+    elif t.kind == "interleave":
+        for p, (first, by) in zip(t.parts, t.spots, strict=True):
+            yield from strands(p, start + step * first, step * by)
+    elif t.size:
+        yield t, start, step if t.size > 1 else 1
+
+
+def woven(found: Sequence[Strand], size: int) -> Term:
+    """Strands as one term, an interleaving whether or not it is one."""
+    out = Term("interleave", size, parts=[p for p, _, _ in found])
+    out.spots = tuple((start, step) for _, start, step in found)
+    return out
+
+
+def _filled(found: Iterable[Strand], size: int) -> list[Strand]:
+    """What may move, in the order of first positions, with the rest as fixed strands: between, if nothing is interleaved, or
+    behind.
+    """
+    found = list(found)
+    ends = [0, *(start + t.size for t, start, _ in found)]
+    if ends[-1] == size and all(step == 1 and start == end for (_, start, step), end in zip(found, ends, strict=False)):
+        return _fixed_joined(found)  # one after the other, as nearly always
+    moving = sorted((x for x in found if x[0].kind != "fixed"), key=lambda strand: strand[1])
+    whys: list[str | None] = [""] * size
+    for strand in found:
+        t, start, step = strand
+        whys[start : start + step * (t.size - 1) + 1 : step] = [t.why if t.kind == "fixed" else None] * t.size
+    rest: list[Strand] = []
+    at = [i for i, why in enumerate(whys) if why is not None]
+    plain = all(step == 1 for _, _, step in moving)
+    while at:
+        step = 1 if plain or len(at) == 1 else at[1] - at[0]
+        n = next((i for i in range(1, len(at)) if at[i] - at[i - 1] != step), len(at))
+        why = next((w for i in at[:n] if (w := whys[i])), "")
+        rest.append((Term("fixed", n, why=why), at[0], step if n > 1 else 1))
+        at = at[n:]
+    return sorted((*moving, *rest), key=lambda strand: strand[1]) if plain else [*moving, *rest]
+
+
+def _fixed_joined(found: Sequence[Strand]) -> list[Strand]:
+    """Strands that follow each other, fixed neighbours as one."""
+    out: list[Strand] = []
+    for t, start, _ in found:
+        if t.kind == "fixed" and out and out[-1][0].kind == "fixed":
+            before, first, _ = out[-1]
+            out[-1] = (Term("fixed", before.size + t.size, why=before.why or t.why), first, 1)
+        else:
+            out.append((t, start, 1))
     return out
 
 
 def joined(kind: str, parts: Sequence[Term], size: int) -> Term:
-    """A concatenation or product in normal form."""
+    """A concatenation, interleaving of equal parts or product; what has but one part is that part."""
     t = Term(kind, size, parts=parts)
-    flat = parts_of(t)
-    if len(flat) == 1:
-        return flat[0]
-    if not flat:
-        return Term("fixed", size)
-    return t
+    if kind == "interleave":
+        t.spots = tuple((i, len(parts)) for i in range(len(parts)))
+    whole = normal(t)
+    return t if whole.kind in ("concat", "interleave", "product") else whole
 
 
 def normal(t: Term) -> Term:
-    """The term with single-part joints opened."""
+    """The term with single-part joints opened, and strands in order."""
     t = find(t)
-    if t.kind in ("concat", "product"):
+    if t.kind == "product":
         flat = parts_of(t)
         if len(flat) == 1:
             return normal(flat[0])
         if not flat or all(p.kind == "fixed" for p in flat):
             return Term("fixed", t.size, why=next((p.why for p in flat if p.why), t.why))
+    elif t.kind in ("concat", "interleave"):
+        found = _filled(strands(t), t.size)
+        if not any(p.kind != "fixed" for p, _, _ in found):
+            return Term("fixed", t.size, why=next((p.why for p, _, _ in found if p.why), t.why))
+        if len(found) == 1:
+            return found[0][0]
+        if all(step == 1 for _, _, step in found):
+            return t if t.kind == "concat" else Term("concat", t.size, parts=[p for p, _, _ in found])
+        return woven(found, t.size)
     return t
 
 
@@ -134,8 +222,11 @@ def _hand_down(to: Term, t: Term, span: str = "") -> None:
     if any(find(p).block is not None for p in to.parts):
         return  # heads are named after what attends, not after one of its projections
     start = 0
-    for p in to.parts:
-        _hand_down(p, t, f"[{start}:{start + p.size}]" if to.kind == "concat" else span)
+    for i, p in enumerate(to.parts):
+        here = f"[{start}:{start + p.size}]" if to.kind == "concat" else span
+        if to.kind == "interleave":
+            here = "[{}::{}]".format(*to.spots[i])
+        _hand_down(p, t, here)
         start += p.size
 
 
@@ -166,6 +257,8 @@ def unify(a: Term, b: Term, why: str) -> None:
         _link(b, a)
     elif a.kind == b.kind == "concat":
         _unify_concats(a, b, why)
+    elif {a.kind, b.kind} <= {"concat", "interleave"}:
+        _unify_woven(a, b, why)
     elif a.kind == b.kind == "product" and [p.size for p in parts_of(a)] == [p.size for p in parts_of(b)]:
         for p, q in zip(parts_of(a), parts_of(b), strict=True):
             unify(p, q, why)
@@ -226,9 +319,77 @@ def _unify_concats(a: Term, b: Term, why: str) -> None:
     a.target, a.kind, a.parts = b, "link", []
 
 
+def _unify_woven(a: Term, b: Term, why: str) -> None:
+    """Strand by strand: those of either are cut until each is made of whole strands of the other."""
+    while (pairs := _meeting(a, b)) and any(_parted(p, q, why) for p, q in pairs):
+        pass
+    seen: set[int] = set()
+    for p, q in pairs:
+        whole, inside = (p, 1) if p[0].size >= q[0].size else (q, 0)
+        if id(whole) in seen:
+            continue
+        seen.add(id(whole))
+        term, first, by = whole
+        within = [pair[inside] for pair in pairs if pair[1 - inside] is whole]
+        unify(term, woven([(r, (start - first) // by, max(1, step // by)) for r, start, step in within], term.size), why)
+
+
+def _meeting(a: Term, b: Term) -> list[tuple[Strand, Strand]]:
+    """The pairs of strands of two axes that have positions in common."""
+    sides = [list(strands(t)) for t in (a, b)]
+    owners = [np.empty(a.size, np.intp) for _ in sides]
+    for side, owner in zip(sides, owners, strict=True):
+        for i, strand in enumerate(side):
+            owner[_positions(strand)] = i
+    return [(sides[0][i], sides[1][j]) for i, j in sorted(set(zip(*(o.tolist() for o in owners), strict=True)))]
+
+
+def _positions(strand: Strand) -> NDArray[np.intp]:
+    t, start, step = strand
+    return start + step * np.arange(t.size)
+
+
+def _parted(p: Strand, q: Strand, why: str) -> bool:
+    """Cut or fix one of two strands that meet, so that one of them is part of the other; False where it is already."""
+    if p[0].kind == q[0].kind == "fixed":
+        return False
+    mine, other = _positions(p), _positions(q)
+    for inner, outer, part in ((p, q, np.isin(mine, other).all()), (q, p, np.isin(other, mine).all())):
+        if part and outer[0].kind == "fixed":
+            fix(inner[0], outer[0].why or why)
+            return True
+        if part:
+            return False
+    for strand, at in sorted(((p, other), (q, mine)), key=lambda item: -item[0][2]):
+        t = strand[0]
+        for k in (int(at[0]), int(at[-1]) + 1):
+            before = _before(strand, k)
+            if 0 < before < t.size:
+                cut(t, before, why)
+                return True
+    fix(p[0], f"dealt out in two ways: {why}")
+    fix(q[0], f"dealt out in two ways: {why}")
+    return True
+
+
+def _before(strand: Strand, k: int) -> int:
+    """How many entries of a strand have positions below k."""
+    t, start, step = strand
+    return min(max(-((start - k) // step), 0), t.size)
+
+
 def cut(t: Term, k: int, why: str) -> tuple[Term, Term]:
-    """Cut a term after its first k entries; the term itself becomes the concatenation of both."""
+    """Cut a term after its first k entries; a leaf becomes the concatenation of both."""
     t = find(t)
+    if t.kind in ("concat", "interleave"):
+        for strand in list(strands(t)):
+            if 0 < (n := _before(strand, k)) < strand[0].size:
+                cut(strand[0], n, why)
+        found = list(strands(t))
+        return (
+            woven([x for x in found if x[1] < k], k),
+            woven([(p, start - k, step) for p, start, step in found if start >= k], t.size - k),
+        )
     if t.kind == "product":
         first, *others = parts_of(t)
         inner = prod(p.size for p in others)

@@ -18,7 +18,7 @@ from canon.network import Network
 from canon.ops.base import Array
 from canon.order import Order, canonical_order
 from canon.precision import as_stored, roundoff
-from canon.symmetry import Axis, Concat, Product, Turn, Use
+from canon.symmetry import Axis, Concat, Interleaved, Product, Symmetry, Turn, Use
 from canon.symmetry import derive as derive_symmetry
 from canon.transform.cast import cast, proved
 from canon.transform.embed import CannotEmbedError, embed
@@ -112,7 +112,19 @@ def _exact(network: Network, seed: int, tell: Tell) -> Moved:
     made = cast(action(network), network)
     tell("checking outputs")
     notes = [f"the sign of some units of {g} could not be told" for g, m in found.margins.items() if (m == 0).any()]
+    notes += _left_by_exact(symmetry)
     return Moved(made, action.arrays(), proved(network, made, seed), (*_order_notes(order), *notes))
+
+
+def _left_by_exact(symmetry: Symmetry) -> list[str]:
+    """Turns of heads round (the signs among them are not looked for): where copies differ in them, their bytes stay apart."""
+    if not symmetry.blocks:
+        return []
+    groups: dict[str, list[str]] = {}
+    for block in symmetry.blocks.values():
+        groups.setdefault(block.group, []).append(block.name)
+    said = ", ".join(f"{g} on {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else "") for g, names in groups.items())
+    return [f"what acts inside heads is left as it is: {said}"]
 
 
 def teleport(network: Network, seed: int = 0, sigma: float = 1.0, folded: bool = False, tell: Tell = lambda _: None) -> Moved:
@@ -193,6 +205,6 @@ def _names(x: Axis, y: Axis, spaces: dict[str, str], gauges: dict[str, str], blo
         spaces[x.space] = y.space
     elif isinstance(x, Turn) and isinstance(y, Turn):
         blocks[x.block] = y.block
-    elif isinstance(x, Concat | Product) and isinstance(y, Concat | Product):
+    elif isinstance(x, Concat | Interleaved | Product) and isinstance(y, Concat | Interleaved | Product):
         for p, q in zip(x.parts, y.parts, strict=True):
             _names(p, q, spaces, gauges, blocks)

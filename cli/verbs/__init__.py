@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from ..options import Parser
 
-NAMES = ("show", "compare", "canonicalize", "align", "teleport", "similarity", "record", "convert")
+NAMES = ("show", "compare", "canonicalize", "align", "teleport", "similarity", "record", "convert", "dedup", "query")
 """All verbs, in the order of the help."""
 
 

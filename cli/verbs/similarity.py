@@ -24,16 +24,22 @@ both networks are run on seeded noise, and the report says so. Every figure
 stands beside its null: the same measure with the samples paired at random."""
 
 _EPILOG = """\
-measures (all but the first line on hidden layers and outputs alike):
-  disagreement jensen_shannon                     of outputs with a class each
-  matching_hard _hard_unsigned _soft _partial     units paired by correlation
-  cka cka_biased cka_standardised cka_minibatch   linear kernels
-  cka_rbf cka_rbf_biased cka_rbf_minibatch        Gaussian kernels
-  cca svcca pwcca regression                      best linear maps
-  procrustes procrustes_size angular_shape        distances after rotation
-  permutation_angle permutation_distance          after relabelling
-  rsa_pearson rsa_spearman rsa_cosine             dissimilarity of samples
-  neighbour_jaccard mutual_knn                    nearest neighbours
+measures:
+  matching_hard, matching_hard_unsigned, matching_soft, matching_partial
+      units paired by their correlation; unsigned: or with their negative
+  cka, cka_biased, cka_minibatch, cka_standardised; cka_rbf, cka_rbf_biased,
+  cka_rbf_minibatch
+      centred kernel alignment, unbiased unless said; linear, Gaussian
+  cca, svcca, pwcca, regression
+      canonical correlations; variance of b that a predicts linearly
+  procrustes, procrustes_size, angular_shape
+      distances after the best rotation
+  permutation_angle, permutation_distance
+      distances after the best relabelling
+  rsa_pearson, rsa_spearman, rsa_cosine, neighbour_jaccard, mutual_knn
+      do both find the same samples unlike, or the same samples near?
+  disagreement, jensen_shannon
+      of outputs with a class each
   --measures takes some of them, or all. A rescaled copy of a network looks
   unlike it to measures that see the scale of single units: cka, procrustes
   and others. cka_standardised, cca and matching_* do not see it.
@@ -90,7 +96,7 @@ def configure(parser: Parser) -> None:
     text = "of arrays with more than two axes: which axis is that of units, first or last"
     parser.add_argument("--channels", metavar="WHICH", type=one_of("first", "last"), help=text)
     parser.add_argument("--samples", metavar="N", type=_count, help="the first N samples only; of noise, N of them (1000)")
-    text = "measures to take, or all (default: %(default)s)".replace("%(default)s", "a choice that suits most")
+    text = "measures to take, or all (default: seven that suit most)"
     parser.add_argument("--measures", metavar="NAME,...", type=_words, action="extend", default=[], help=text)
     parser.add_argument("--map", metavar="MEASURE", help="the measure of the map of layers (default cka_standardised)")
     text = "for the null (default: 99, fewer where layers are very wide; 0: none)"

@@ -44,9 +44,9 @@ def _self(layer: Layer) -> float:
 
 def _biased(pair: Pair) -> float:
     pair = pair.core
+    sizes = [side.once("squared scatter", _self) for side in (pair.a, pair.b)]
     pair.a.check_live()
     pair.b.check_live()
-    sizes = [side.once("squared scatter", _self) for side in (pair.a, pair.b)]
     return min(ratio(_squared(pair.cross), *sizes), 1.0)
 
 
@@ -58,11 +58,12 @@ def unbiased(cross: float, products: float, p: float, q: float, n: int) -> float
 def _unbiased(pair: Pair) -> float:
     pair = pair.core
     a, b, n = pair.a, pair.b, pair.a.count
-    a.check_live()
-    b.check_live()
     if n < 4:
         raise NumericError("", f"unbiased CKA needs at least 4 samples, and there are {n}")
-    own = [unbiased(side.once("squared scatter", _self), side.norms[1], side.norms[0], side.norms[0], n) for side in (a, b)]
+    sizes = [side.once("squared scatter", _self) for side in (a, b)]
+    a.check_live()
+    b.check_live()
+    own = [unbiased(size, side.norms[1], side.norms[0], side.norms[0], n) for size, side in zip(sizes, (a, b), strict=True)]
     both = unbiased(_squared(pair.cross), pair.products, a.norms[0], b.norms[0], n)
     return float(np.clip(ratio(both, *own), -1.0, 1.0))
 
