@@ -45,6 +45,19 @@ class SpaceDescription:
 
 
 @dataclass(frozen=True)
+class BlockDescription:
+    """Units inside a head that matrices turn among each other. over: the space of the heads, None where these keep their
+    places; group: of one head; dimension: free real parameters of all heads together.
+    """
+
+    name: str
+    size: int
+    over: str | None
+    group: str
+    dimension: int
+
+
+@dataclass(frozen=True)
 class Description:
     """One checkpoint of a file. metrics: by checkpoint; inputs, outputs: shapes without batch, None for any size; fixed:
     axes of values that may not move, and why; folds: what is no freedom of the function; signs: how many signs are free,
@@ -70,6 +83,7 @@ class Description:
     continuous_dimension: int
     signs: int
     notes: tuple[str, ...] = field(default=())
+    blocks: tuple[BlockDescription, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON object of `canon show --json`."""
@@ -88,6 +102,7 @@ class Description:
             "inputs": {v: list(shape) for v, shape in self.inputs.items()},
             "outputs": {v: list(shape) for v, shape in self.outputs.items()},
             "spaces": [{**asdict(s), "axes": [asdict(a) for a in s.axes]} for s in self.spaces],
+            "blocks": [asdict(b) for b in self.blocks],
             "fixed": [{"axis": axis, "why": why} for axis, why in self.fixed.items()],
             "folds": [{**asdict(s), "units": list(s.units)} for s in self.folds],
             "symmetry": {
@@ -134,6 +149,7 @@ def describe(run: Run) -> Description:
         symmetry.continuous_dimension,
         _signs(symmetry),
         tuple(notes),
+        tuple(BlockDescription(b.name, b.size, b.over or None, b.group, b.dimension) for b in symmetry.blocks.values()),
     )
 
 
@@ -155,14 +171,18 @@ def _space(run: Run, symmetry: Symmetry, name: str, passes: Mapping[str, _Passes
         for i, side in enumerate(sides):
             if _carries(side.axis, name):
                 alone = isinstance(side.axis, Use)
-                axes.append(CarryingAxis(tensor, i, stored.path if stored else None, _stored_axis(stored, i), alone))
+                axes.append(CarryingAxis(tensor, i, stored.path if stored else None, _stored_axis(run, stored, i), alone))
     return SpaceDescription(
         name, space.size, symmetry.group(name), _why(run.network, symmetry, name, passes), tuple(axes), space.over
     )
 
 
-def _stored_axis(stored: Stored | None, axis: int) -> int | None:
-    if stored is None or stored.shape is not None:
+def _stored_axis(run: Run, stored: Stored | None, axis: int) -> int | None:
+    if stored is None:
+        return None
+    stored = next(iter(getattr(stored, "parts", ())), stored)
+    # of a known family, the shape is the stored array's own, and what reshapes comes last
+    if (getattr(stored, "final", None) if run.graph == "family" else stored.shape) is not None:
         return None
     return axis if stored.axes is None else stored.axes[axis]
 
@@ -207,6 +227,8 @@ class _Passes:
 
 def _why(network: Network, symmetry: Symmetry, space: str, passes: Mapping[str, _Passes]) -> str:
     """Why a space has the group it has: what the operations that read it let through."""
+    if said := _why_heads(symmetry, space):
+        return said
     writers = symmetry.spaces[space].writers
     parts = [f"written together by {_some(writers)}"] if len(writers) > 1 else []
     if symmetry.spaces[space].linear:
@@ -226,11 +248,32 @@ def _why(network: Network, symmetry: Symmetry, space: str, passes: Mapping[str, 
     if apart:
         parts.append(f"factors before and after {_and([_words(kind) for kind in dict.fromkeys(apart)])} are free of each other")
     here = {g.kind for g in symmetry.gauges.values() if _carries(g.axis, space)}
+    if here and kinds and all(kind.endswith("norm") and not any(lets) for kind, lets in kinds.items()):
+        parts.append("what comes behind has factors of its own")
     if all(sign for _, sign in kinds.values()) and "sign" not in here:
         parts.append("something that it is tied to, or that reads it, cannot take up a flip")
     if all(scale for scale, _ in kinds.values()) and "positive" not in here:
         parts.append("something that it is tied to fixes its scale")
     return "; ".join(parts) or "nothing stops a factor of either sign"
+
+
+def _why_heads(symmetry: Symmetry, space: str) -> str:
+    """Why units that are heads have their group; "" for others."""
+    over = symmetry.spaces[space].over
+    if over is not None and any(b.over == over for b in symmetry.blocks.values()):
+        return f"queries that share one head of {over}"
+    parts = []
+    for block in (b for b in symmetry.blocks.values() if b.over == space):
+        kinds = {c.kind for c in block.classes}
+        if not block.name.endswith(".qk"):
+            parts.append("values are only summed")
+        elif "sign" in kinds:
+            parts.append("a norm of queries and keys leaves signs")
+        elif "complex" in kinds:
+            parts.append("queries meet keys in inner products alone, and what commutes with rotary turns is left")
+        else:
+            parts.append("queries meet keys in inner products alone")
+    return ", ".join(dict.fromkeys(parts))
 
 
 _LETS = {

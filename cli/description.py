@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .console import Column, Page
@@ -19,6 +21,10 @@ _GRAPHS = {
     "family": "not in the file: known by names and shapes",
     "none": "not known",
 }
+
+
+_WIDEST = 220
+"""A table beyond this is no table any more: reasons then stand below it, off a terminal too."""
 
 
 def print_description(found: Description, page: Page | None = None, told: Iterable[str] = ()) -> None:
@@ -68,27 +74,78 @@ def _checkpoints(page: Page, found: Description) -> None:
     page.table([Column("checkpoint"), *(Column(k, right=True, leaves=i) for i, k in enumerate(names)), Column("")], rows)
 
 
+@dataclass(frozen=True)
+class _Line:
+    """A space as it is printed, or the same space of several blocks of a network at once."""
+
+    name: str
+    units: str
+    group: str
+    why: str
+    axes: tuple[str, ...]
+
+
+def _lines(found: Description) -> list[_Line]:
+    """A line for each space; one for those that differ in the number of their block alone, with the numbers as ranges."""
+    groups: dict[_Line, list[int]] = {}
+    for s in found.spaces:
+        units = f"{s.units} each" if s.over else str(s.units)
+        line = _Line(s.name, units, s.group, s.why, tuple(map(_axis, s.axes)))
+        number = _BLOCK.search(s.name)
+        if number is None:
+            groups[line] = []
+            continue
+        mine = re.compile(rf"(?<![^./]){number[0]}(?=[./])")
+        name, why, *axes = (mine.sub("\0", text) for text in (line.name, line.why, *line.axes))
+        groups.setdefault(_Line(name, units, s.group, why, tuple(axes)), []).append(int(number[0]))
+    return [
+        _Line(*(t.replace("\0", _ranges(n)) for t in (line.name, line.units, line.group, line.why)),
+              tuple(t.replace("\0", _ranges(n)) for t in line.axes))
+        for line, n in groups.items()
+    ]  # fmt: skip
+
+
+_BLOCK = re.compile(r"(?<![^./])(0|[1-9][0-9]{0,5})(?=[./])")
+"""The number of a block, as a word of its own in a name."""
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers, rising, with those that follow each other as a range: "0-5,8"."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
 def _spaces(page: Page, found: Description) -> None:
     if not found.spaces:
         return
-    why = max(len(s.why) for s in found.spaces) + max(len(s.name) for s in found.spaces) < page.width - 45
+    lines = _lines(found)
+    widest = [max(len(t) for t in column) for column in zip(*((s.name, s.units, s.group, s.why) for s in lines), strict=True)]
+    why = sum(widest) + 12 < min(page.width, _WIDEST)
     columns = [Column("space"), Column("units", right=True), Column("group")] + ([Column("why")] if why else [])
-    rows = []
-    for s in found.spaces:
-        units = f"{s.units} for each of {s.over}" if s.over else s.units
-        rows.append([s.name, units, s.group, *([s.why] if why else [])])
-    page.table(columns, rows)
+    page.table(columns, [[s.name, s.units, s.group, *([s.why] if why else [])] for s in lines])
     page.line()
     if not why:
         reasons: dict[str, list[str]] = {}
-        for s in found.spaces:
+        for s in lines:
             reasons.setdefault(s.why, []).append(s.name)
         for i, (reason, names) in enumerate(reasons.items()):
             page.entry("why" if i == 0 else "", f"{some(names)}: {reason}")
         page.line()
+    if apart := [b for b in found.blocks if b.over is None]:
+        kinds: dict[str, list[str]] = {}
+        for block in apart:
+            kinds.setdefault(block.group, []).append(block.name)
+        for i, (group, names) in enumerate(kinds.items()):
+            page.entry("heads" if i == 0 else "", f"{some(names)}: {group}, heads in their places")
+        page.line()
     most = 6 if page.terminal else 10**9
-    for i, s in enumerate(found.spaces):
-        page.entry("axes" if i == 0 else "", f"{s.name}: {some([_axis(a) for a in s.axes], most) or 'of no tensor'}")
+    for i, s in enumerate(lines):
+        page.entry("axes" if i == 0 else "", f"{s.name}: {some(s.axes, most) or 'of no tensor'}")
     alone = all(a.alone for s in found.spaces for a in s.axes)
     shared = "" if alone else "; + where other units lie along the axis as well"
     page.entry("", f"(numbered from 0, as the file stores them{shared})")
@@ -124,6 +181,10 @@ def _size(found: Description) -> str:
     if found.signs:
         parts.append(f"2^{found.signs} sign flips")
     dimension = found.continuous_dimension
-    of = "linear maps and scales" if any(s.group == "linear" for s in found.spaces) else "scales"
+    kinds = ["linear maps"] if any(s.group == "linear" for s in found.spaces) else []
+    turns = sum(b.dimension for b in found.blocks)
+    kinds += ["maps inside heads"] if turns else []
+    kinds += ["scales"] if not turns or any("scale" in s.group for s in found.spaces) else []
+    of = " and ".join([", ".join(kinds[:-1]), kinds[-1]] if len(kinds) > 1 else kinds)
     parts.append(f"{dimension:,} continuous {_plural('dimension', dimension)} of {of}" if dimension else "no scales")
     return ", ".join(parts)

@@ -137,7 +137,7 @@ def positions(d: Draft) -> str:
 
 
 GROUPS: dict[str, tuple[Callable[[Draft], str], list[str]]] = {
-    "shuffle": (shuffled, ["relabelling, scale"]),
+    "shuffle": (shuffled, ["relabelling, scale"] * 3),  # both halves in front, and what is behind
     "noise": (noisy, ["relabelling, sign"]),
     "norm": (counted, ["relabelling, sign"]),
     "experts": (experts, ["relabelling, sign", "relabelling, scale", "relabelling, scale"]),  # a scale a hidden unit of each

@@ -384,6 +384,9 @@ def test_outputs_that_are_no_classes():
         measure("disagreement", x, x[:, :2])
     with pytest.raises(NumericError, match="a single output"):
         measure("jensen_shannon", x[:, :1], x[:, :1])
+    half = np.array([[0.5, 0.9, 0.4, 0.1]] * 5, np.float16)  # no logit is negative, yet their sum is far from 1
+    p, q = softmax(half.astype(float)), softmax(half.astype(float)[:, ::-1])
+    np.testing.assert_allclose(measure("jensen_shannon", half, half[:, ::-1]), jensenshannon(p[0], q[0], base=2) ** 2)
     p = softmax(x)
     np.testing.assert_allclose(measure("jensen_shannon", p, x + 3), 0, atol=1e-12)  # probabilities beside logits
     assert measure("jensen_shannon", np.eye(3)[[0, 1, 2, 0]], np.eye(3)[[1, 2, 0, 1]]) == pytest.approx(1)

@@ -89,3 +89,19 @@ def test_layers_too_wide_for_sums_are_refused(tmp_path):
     side = sources([Given(str(a), None)], Request())[0]
     with pytest.raises(UsageError, match="300 units on 100 samples: neither these rows nor sums"):
         similarity(side, side, Options(("cka",), hold=1 << 17))
+
+
+def test_rows_too_large_even_for_a_few_samples_are_refused():
+    side = Drawn(100, 12, 1, positions=50)
+    with pytest.raises(UsageError, match="19,200 bytes of activations a sample: not even 8 samples can be held"):
+        similarity(side, Drawn(100, 12, 2, positions=50), Options(("cka",), hold=1 << 17))
+
+
+def test_batches_without_a_chosen_sample(tmp_path):
+    """Of many samples a few are held: most batches have none of them."""
+    values = R.standard_normal((40_000, 2))
+    a, b = (write(tmp_path / f"{k}.h5", v) for k, v in (("a", values), ("b", values[:, ::-1])))
+    given = sources([Given(str(p), None) for p in (a, b)], Request())
+    result = similarity(*given, Options(("cka",), permutations=5, hold=32 * 8))
+    assert result.held == 8
+    assert result.layers[0].measures["cka"].value == pytest.approx(1)

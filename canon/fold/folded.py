@@ -12,13 +12,14 @@ from canon.action import Action
 from canon.fold.affine import fold_constants
 from canon.fold.constants import centre_logits, gather_sums, move_biases_on
 from canon.fold.heads import fold_heads
-from canon.fold.linear import compose, write_out_groups
+from canon.fold.linear import bottleneck_name, compose, write_out_groups
 from canon.fold.norms import drop_identities, drop_unread, fold_batch_norms
 from canon.fold.units import Bools, dead_units, fold_units
 from canon.fold.work import Step, Work
 from canon.network import Network
 from canon.ops import kind_of
 from canon.ops.base import Array
+from canon.ops.structure import TURNED
 from canon.symmetry import Axis, Concat, Fixed, Floats, Indices, Interleaved, Product, Symmetry, Use, derive, factor, gauges_of
 
 
@@ -115,7 +116,10 @@ class Folded:
                     f = np.ones(len(at)) if total is None else total[at]
                     gauges[name] = np.abs(f) if kind == "positive" else np.sign(f)
         turns = {b: t for b, t in action.turns.items() if self.source_symmetry.blocks.get(b) == self.symmetry.blocks[b]}
-        return Action(self.source_symmetry, perms, {g: v for g, v in gauges.items() if (v != 1).any()}, turns=turns)
+        linear = {f"{bottleneck_name(s.name)}.{TURNED}": s.name for s in self.source_symmetry.spaces.values() if s.linear}
+        mixes = {linear[b]: t[0] for b, t in action.turns.items() if b in linear}
+        gauges = {g: v for g, v in gauges.items() if (v != 1).any()}
+        return Action(self.source_symmetry, perms, gauges, mixes, turns)
 
     def lift(self, action: Action) -> Network:
         """The original moved by `action`: same architecture, tensors in float64 where they moved."""

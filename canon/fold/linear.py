@@ -1,8 +1,8 @@
 """Linear spaces: units that only linear maps touch have no identity of their own, any invertible matrix may act on them.
 
 The maps around such a space are composed, W2 W1, which is all that the function knows of them. Where the product would
-be far larger than its factors, or zeros are padded in between, the space stays, with relabelling and nonzero scale, and
-what is larger than that is said.
+be far larger than its factors (a pair of thin maps, as in LoRA), the space stays, and its units are turned as those of heads
+are. Where zeros are padded in between, it stays with relabelling and nonzero scale, and what is larger than that is said.
 """
 
 from __future__ import annotations
@@ -37,30 +37,56 @@ def compose(work: Work) -> None:
     changed = True
     while changed:
         changed = any(_compose_at(work, op) for op in list(work.ops))
+    for op in list(work.ops):
+        _hold_apart(work, op)
+
+
+def _hold_apart(work: Work, first: Op) -> None:
+    """Let any matrix act between dense layers that are composed in principle, but whose product would be too large."""
+    ways = _ways(work, first) if first.kind == "dense" else []
+    if not ways or any(average is not None or last.kind != "dense" for last, average in ways):
+        return
+    bias = work.get(first, "bias")
+    if bias is not None and bias[0].any():
+        return
+    middle = Op("bottleneck", bottleneck_name(first.name), (first.output,), bottleneck_name(first.output))
+    work.shapes[middle.output] = work.shapes[first.output]
+    for last, _ in ways:
+        work.swap(last, replace(last, inputs=(middle.output,)))
+    work.ops.insert(work.ops.index(first) + 1, middle)
+
+
+def bottleneck_name(name: str) -> str:
+    """The name of the bottleneck behind an op, or behind its value."""
+    return f"{name}@bottleneck"
 
 
 def _compose_at(work: Work, first: Op) -> bool:
-    if first.kind not in ("dense", "conv", "depthwise_conv") or first not in work.ops or not work.unshared(first):
-        return False
-    if first.output in work.outputs:
-        return False
-    ways: list[tuple[Op, Op | None]] = []
-    for reader in work.readers(first.output):
-        average = reader if reader.kind in _AVERAGES else None
-        last = work.only_reader(reader.output) if average else reader
-        if last is None or not _fits(work, first, average, last):
-            return False
-        ways.append((last, average))
-    if not ways or len({last.name for last, _ in ways}) < len(ways):
-        return False
+    ways = _ways(work, first)
     sizes = [_kernel(work, first).size + _kernel(work, last).size for last, _ in ways]
     products = [_product_size(work, first, last) for last, _ in ways]
-    if any(p > max(_ROOM * s, 2**20) for p, s in zip(products, sizes, strict=True)):
+    if not ways or any(p > max(_ROOM * s, 2**20) for p, s in zip(products, sizes, strict=True)):
         return False
     for last, average in ways:
         _replace(work, first, last, average)
     work.swap(first, None)
     return True
+
+
+def _ways(work: Work, first: Op) -> list[tuple[Op, Op | None]]:
+    """The linear maps, each with a pooling on the way if there is one, that alone read what `first` writes."""
+    if first.kind not in ("dense", "conv", "depthwise_conv") or first not in work.ops or not work.unshared(first):
+        return []
+    if first.output in work.outputs:
+        return []
+    ways: list[tuple[Op, Op | None]] = []
+    for reader in work.readers(first.output):
+        average = reader if reader.kind in _AVERAGES else None
+        last = work.only_reader(reader.output) if average else reader
+        if last is None or not _fits(work, first, average, last):
+            return []
+        ways.append((last, average))
+    return ways if len({last.name for last, _ in ways}) == len(ways) else []
 
 
 def _kernel(work: Work, op: Op) -> Array:

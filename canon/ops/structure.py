@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from canon.errors import ShapeConflict
-from canon.ops.base import Array, AxisRef, Equations, Op, OpKind, Shape, plain
+from canon.ops.base import Array, AxisRef, Equations, Op, OpKind, Shape, labels_only, plain
 from canon.ops.geometry import channel_axis, from_last, spatial, to_last, with_channels
 
 
@@ -35,6 +35,25 @@ class Dropout(_Identity):
     """Dropout and other noise of training: the identity at inference."""
 
     kind = "dropout"
+
+
+class Bottleneck(_Identity):
+    """The identity between linear maps whose product is too large to be written down: any matrix may turn its units, the last
+    axis. Folding puts it there.
+    """
+
+    kind = "bottleneck"
+
+    def equations(self, op: Op, eq: Equations) -> None:
+        *lead, inner = eq.inputs[0]
+        outer = eq.fresh(1)
+        labels_only(eq, outer)
+        eq.same(inner, eq.product((outer, eq.block(eq.in_shapes[0][-1] or 0, outer, TURNED))))
+        eq.emit((*lead, inner))
+
+
+TURNED = "units"
+"""The name of a bottleneck's block, behind that of the op."""
 
 
 class Joining(OpKind):

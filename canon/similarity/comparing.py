@@ -241,6 +241,8 @@ def _notes(
     options: Options,
 ) -> list[str]:
     out = []
+    if isinstance(a, Computed) and a.probes.noise:
+        out.append("run on noise: on real samples (--probes) layers may agree more, or less")
     if _identity(a, b) is None:
         who = (
             "neither side names its"

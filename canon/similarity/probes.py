@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from canon.errors import CanonError, MismatchError, UsageError
+from canon.errors import CanonError, MismatchError, UnsupportedOp, UsageError
 from canon.formats.arrays import Arrays, arrays
 from canon.forward import probe_inputs
 from canon.network import Network
@@ -66,8 +66,11 @@ class _Noise:
 
     def rows(self, network: Network, first: int, last: int) -> dict[str, Array]:
         blocks = []
-        for block in range(first // _DRAW, -(-last // _DRAW)):
-            blocks.append(probe_inputs(self.like, np.random.default_rng([self.seed, block]), _DRAW, 1.0))
+        try:
+            for block in range(first // _DRAW, -(-last // _DRAW)):
+                blocks.append(probe_inputs(self.like, np.random.default_rng([self.seed, block]), _DRAW, 1.0))
+        except UnsupportedOp as e:
+            raise UsageError("", f"noise cannot be drawn: {e.what}", "Give real samples: --probes FILE.") from e
         start = first // _DRAW * _DRAW
         drawn = [np.concatenate([b[v] for b in blocks])[first - start : last - start] for v in self.like.inputs]
         return _named(drawn, list(self.like.inputs), network)
@@ -159,12 +162,14 @@ def _split(word: str) -> tuple[str, str | None]:
     return path, under
 
 
-def same_samples(a: Mapping[str, object] | tuple[str, ...] | None, b: tuple[str, ...] | None) -> str:
+def same_samples(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> str:
     """How the names of two sides' samples differ, in words; "" where they are the same or a side has none."""
-    if a is None or b is None or tuple(a) == b:
+    if a is None or b is None or a == b:
         return ""
-    if set(a) == set(b) and len(tuple(a)) == len(b):
+    if set(a) == set(b) and len(a) == len(b):
         at = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
-        return f"the samples stand in another order: sample {at} is {tuple(a)[at]!r} in one and {b[at]!r} in the other"
-    only = [i for i in a if i not in set(b)] or [i for i in b if i not in set(a)]
-    return f"the samples are not the same: {only[0]!r} is in one only" if only else "a sample stands in one side more often"
+        return f"the samples stand in another order: sample {at} is {a[at]!r} in one and {b[at]!r} in the other"
+    only = next((i for side, other in ((a, set(b)), (b, set(a))) for i in side if i not in other), None)
+    return (
+        "a sample stands in one side more often" if only is None else f"the samples are not the same: {only!r} is in one only"
+    )

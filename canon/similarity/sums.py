@@ -16,15 +16,15 @@ import numpy as np
 from canon.errors import NumericError, UsageError
 from canon.ops.base import Array
 from canon.similarity.activations import Source
-from canon.similarity.layer import Floats, Indices, Layer, Scaled, check_finite, in_places
+from canon.similarity.layer import Floats, Indices, Layer, Scaled, check_finite, expanded, in_places
 from canon.similarity.pair import Pair
 
 HOLD = 1 << 29
 """Bytes of rows that are held; and of sums kept at once, when they are not."""
 BATCH = 1 << 26
 """Bytes of activations in one batch."""
-KEEP = 4096
-"""Samples of a stream whose rows are held."""
+KEEP, FEWEST = 4096, 8
+"""Samples of a stream whose rows are held: at most, and at least."""
 Tell = Callable[[str], None]
 Names = tuple[str, str]
 
@@ -95,7 +95,7 @@ class Sides:
                 if not np.isfinite(passing[name].total).all():
                     check_finite(f"{source.path}: {name}", values, positions, first)
                 here = self._chosen[(self._chosen >= first) & (self._chosen < seen)] - first
-                rows[name].append(values.reshape(count, positions, -1)[here].reshape(len(here) * positions, -1))
+                rows[name].append(values[expanded(here, positions)])
             self._tell(f"{source.path}: means, {seen:,} of {source.samples:,} samples")
         return {
             name: passing[name].layer(name, np.concatenate(rows[name]).astype(np.float64), extent.positions, extent.rounding)
@@ -239,7 +239,10 @@ def gathered(source: Source, batch: int, tell: Tell) -> dict[str, Layer]:
 
 def _choice(samples: int, rows: int, hold: int, seed: int) -> Indices:
     """The samples of a stream whose rows are held, in their order."""
-    most = max(min(KEEP, hold // max(rows, 1)), 16)
+    most = min(KEEP, hold // max(rows, 1))
+    if most < min(FEWEST, samples):
+        raise UsageError("", f"{rows:,} bytes of activations a sample: not even {FEWEST} samples can be held",
+                         "Take --positions mean, or name --layers.")  # fmt: skip
     chosen: Any = np.random.default_rng([seed, samples]).choice(samples, min(most, samples), replace=False, shuffle=False)
     return np.sort(np.asarray(chosen, np.intp))
 

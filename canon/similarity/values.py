@@ -16,7 +16,6 @@ from canon.ops.activations import Elementwise
 from canon.ops.base import Array, Op, Shape
 
 Positions = Literal["samples", "units", "mean"]
-POSITIONS: tuple[Positions, ...] = ("samples", "units", "mean")
 """What the places of an image or the steps of a sequence are: samples of their own, further units (flattened), or averaged
 over.
 """

@@ -202,7 +202,9 @@ class Symmetry:
         return scales + sum(self.spaces[s].size ** 2 for s in linear) + sum(b.dimension for b in self.blocks.values())
 
     def group(self, space: str) -> str:
-        """What acts on a space, in words: "relabelling", "relabelling, scale" ... or "linear"."""
+        """What acts on a space, in words: "relabelling", "relabelling, scale" ..., "linear"; of heads, what turns their units
+        as well: "relabelling; GL(64) on qk, GL(64) on vo".
+        """
         if self.spaces[space].linear:
             return "linear"
         words = ["relabelling"]
@@ -213,7 +215,8 @@ class Symmetry:
             if found:
                 affine = " (affine)" if any(g.flip == "affine" for g in found) else ""
                 words.append(word + affine + (f" x{len(found)}" if len(found) > 1 else ""))
-        return ", ".join(words)
+        turns = [f"{b.group} on {b.name.rsplit('.', 1)[-1]}" for b in self.blocks.values() if b.over == space]
+        return "; ".join([", ".join(words), *([", ".join(turns)] if turns else [])])
 
 
 def _spaces(axis: Axis) -> set[str]:

@@ -37,8 +37,8 @@ CREATE INDEX files_sha ON files (sha);
 CREATE INDEX files_inode ON files (inode);
 CREATE TABLE sorts (
   id INTEGER PRIMARY KEY, format TEXT, checkpoint TEXT, checkpoints INTEGER, parameters INTEGER, dtype TEXT, unit REAL,
-  graph TEXT, activations_known INTEGER, shapes TEXT,
-  UNIQUE (format, checkpoint, checkpoints, parameters, dtype, unit, graph, activations_known, shapes));
+  graph TEXT, activations_known INTEGER, entries INTEGER,
+  UNIQUE (format, checkpoint, checkpoints, parameters, dtype, unit, graph, activations_known, entries));
 CREATE TABLE structures (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE prints (
   file INTEGER NOT NULL, structure INTEGER NOT NULL, kind TEXT NOT NULL, lender TEXT NOT NULL, first REAL NOT NULL,

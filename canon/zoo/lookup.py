@@ -152,10 +152,10 @@ class Lookup:
         return [int(row[0]) for row in rows]
 
     def to_borrow(self) -> list[tuple[int, int]]:
-        """(file without a graph of its own, file that may lend it one): one lender for each structure of the same shapes."""
+        """(file without a graph of its own, file that may lend it one): one lender for each structure of as many entries."""
         rows = self._db.execute(
             "SELECT f.id, min(l.id), p.structure FROM heads h JOIN files f ON f.id = h.file JOIN sorts s ON s.id = f.sort "
-            "JOIN sorts t ON t.shapes = s.shapes AND t.activations_known AND t.graph NOT IN ('none', 'chain') "
+            "JOIN sorts t ON t.entries = s.entries AND t.activations_known AND t.graph NOT IN ('none', 'chain') "
             "JOIN files l ON l.sort = t.id JOIN heads k ON k.file = l.id JOIN prints p ON p.file = l.id AND p.lender = '' "
             "WHERE (NOT s.activations_known OR s.graph IN ('none', 'chain')) "
             "AND NOT EXISTS (SELECT 1 FROM proofs WHERE a = f.sha AND b = 'structure ' || p.structure) "
@@ -237,23 +237,23 @@ class Lookup:
             sketches = np.frombuffer(b"".join(row[1] for row in some), np.float32).reshape(len(some), -1)
             yield np.array([row[0] for row in some], np.intp), sketches.astype(np.float64)
 
-    def lenders(self, shapes: str) -> list[int]:
-        """One file for each structure whose tensors have these shapes and that says its graph."""
+    def lenders(self, entries: int) -> list[int]:
+        """One file for each structure whose tensors have so many entries and that says its graph."""
         rows = self._db.execute(
             f"SELECT min(f.id) FROM sorts s JOIN files f ON f.sort = s.id AND f.state = {DONE} JOIN prints p ON p.file = f.id "
-            "AND p.lender = '' WHERE s.shapes = ? AND s.activations_known AND s.graph NOT IN ('none', 'chain') "
+            "AND p.lender = '' WHERE s.entries = ? AND s.activations_known AND s.graph NOT IN ('none', 'chain') "
             "GROUP BY p.structure",
-            (shapes,),
+            (entries,),
         )
         return [int(row[0]) for row in rows]
 
-    def without_graph(self, shapes: str) -> set[int]:
-        """Files without a graph of their own whose tensors have these shapes, and that have figures in no other's."""
+    def without_graph(self, entries: int) -> set[int]:
+        """Files without a graph of their own whose tensors have so many entries, and that have figures in no other's."""
         rows = self._db.execute(
-            f"SELECT f.id FROM sorts s JOIN files f ON f.sort = s.id AND f.state = {DONE} WHERE s.shapes = ? AND "
+            f"SELECT f.id FROM sorts s JOIN files f ON f.sort = s.id AND f.state = {DONE} WHERE s.entries = ? AND "
             "(NOT s.activations_known OR s.graph IN ('none', 'chain')) "
             "AND NOT EXISTS (SELECT 1 FROM prints p WHERE p.file = f.id AND p.lender != '')",
-            (shapes,),
+            (entries,),
         )
         return {row[0] for row in rows}
 

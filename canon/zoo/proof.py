@@ -122,6 +122,7 @@ def _outputs(a: Network, b: Network, unit: float) -> str:
 
 # in a worker
 
+_UNSAID = ("none", "chain")
 _KEPT = 2
 _LARGE = 1 << 24
 _runs: OrderedDict[tuple[str, str], Run] = OrderedDict()
@@ -167,12 +168,30 @@ class Pairing:
     quick: bool = True
 
 
+def _both(p: Pairing) -> tuple[Run, Run]:
+    """Both files; one that says no graph is read by that of the other, where it fits."""
+    a, b = _run(p.a, p.sha_a), _run(p.b, p.sha_b)
+    if a.graph in _UNSAID and b.graph not in _UNSAID:
+        a = _lent(p.a, p.b, a)
+    elif b.graph in _UNSAID and a.graph not in _UNSAID:
+        b = _lent(p.b, p.a, b)
+    return a, b
+
+
+def _lent(path: str, lender: str, own: Run) -> Run:
+    try:
+        with here(path) as mine, here(lender) as theirs:
+            return read(mine, architecture=theirs)
+    except CanonError:  # it does not fit: the two are compared as they are
+        return own
+
+
 def prove_all(pairs: Sequence[Pairing]) -> list[Proof]:
     """A proof for each pair. What cannot be read any more, or not compared, is no copy, and the proof says why."""
     out: list[Proof] = []
     for p in pairs:
         try:
-            out.append(prove(_run(p.a, p.sha_a), _run(p.b, p.sha_b), p.quick, _fold))
+            out.append(prove(*_both(p), p.quick, _fold))
         except CanonError as e:
             out.append(Proof("", None, FAILED_TO_COMPARE + e.what))
         except MemoryError:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from canon.borrow import borrow
 from canon.errors import CanonError
 from canon.formats import read
 from canon.symmetry import Floats
@@ -53,7 +52,7 @@ def query(
 
 class _Asking:
     def __init__(self, path: str, index: Index, pool: Pool, tell: Callable[[str], None]) -> None:
-        self.index, self.pool, self.tell = index, pool, tell
+        self.path, self.index, self.pool, self.tell = path, index, pool, tell
         tell(f"reading {path}")
         with here(path) as local:
             self.run = read(local)
@@ -69,9 +68,9 @@ class _Asking:
 
     def _borrow(self) -> None:
         """A file without a graph is looked for in every graph of the index that its tensors fit."""
-        for lender in self.index.known(self.index.lenders(self.sort.shapes)).values():
-            with suppress(CanonError), here(lender.place.path) as local:
-                self.faces.append(fingerprint(borrow(self.run, read(local)).network))
+        for lender in self.index.known(self.index.lenders(self.sort.entries)).values():
+            with suppress(CanonError), here(self.path) as mine, here(lender.place.path) as local:
+                self.faces.append(fingerprint(read(mine, architecture=local).network))
 
     def answer(self, relatives: int) -> Answer:
         """Copies first, then relatives."""
@@ -125,7 +124,7 @@ class _Asking:
                 if figures.kind:
                     out |= self._within(structure, figures)
         if self.sort.lends:  # files without a graph that the scan found nobody to lend one
-            out |= self.index.without_graph(self.sort.shapes)
+            out |= self.index.without_graph(self.sort.entries)
         return out
 
     def _within(self, structure: int, figures: Figures) -> set[int]:

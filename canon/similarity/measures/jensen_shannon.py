@@ -24,7 +24,7 @@ from canon.similarity.pair import Pair
 def _probabilities(layer: Layer) -> Floats:
     x = layer.rows + layer.mean
     off = np.abs(x.sum(axis=1) - 1).max()
-    if x.min() >= -1e-12 and off <= max(1e-6, 4 * layer.units * layer.rounding):
+    if x.min() >= -1e-12 and off <= max(1e-6, 4 * layer.rounding):
         return np.maximum(x, 0.0)
     x = np.exp(x - x.max(axis=1, keepdims=True))
     return np.asarray(x / x.sum(axis=1, keepdims=True))
