@@ -1,7 +1,7 @@
 """Tensors cut into plain blocks: every axis of a piece is either one space or fixed.
 
-Concatenations and interleavings are sliced and products reshaped, so that whatever compares, matches or orders units meets nothing but
-blocks like (units of one space, units of another, rest), whatever layers they came from.
+Concatenations and interleavings are sliced and products reshaped, so that whatever compares, matches or orders units meets
+nothing but blocks like (units of one space, units of another, rest), whatever layers they came from.
 """
 
 from __future__ import annotations

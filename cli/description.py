@@ -99,7 +99,7 @@ def _lines(found: Description) -> list[_Line]:
         name, why, *axes = (mine.sub("\0", text) for text in (line.name, line.why, *line.axes))
         groups.setdefault(_Line(name, units, s.group, why, tuple(axes)), []).append(int(number[0]))
     return [
-        _Line(*(t.replace("\0", _ranges(n)) for t in (line.name, line.units, line.group, line.why)),
+        _Line(line.name.replace("\0", _ranges(n)), line.units, line.group, line.why.replace("\0", _ranges(n)),
               tuple(t.replace("\0", _ranges(n)) for t in line.axes))
         for line, n in groups.items()
     ]  # fmt: skip

@@ -11,6 +11,7 @@ from canon.compare import compare
 from canon.formats import read
 from canon.zoo import Found, Here, Index, Processes, dedup, scan
 from canon.zoo.groups import rank, why_kept
+from canon.zoo.links import plan
 from canon.zoo.proof import KINDS, SURE
 
 
@@ -155,3 +156,27 @@ def test_a_cast_that_fits_two_networks_joins_the_nearer(tmp_path: Path) -> None:
     members = [group.keep, *(link.file for link in group.links)]
     assert {Path(m.place.path).name for m in members} == {"z.h5", "half.h5"}
     assert group.kind == "same-to-precision"
+
+
+def test_a_function_without_an_action_is_told_and_joins_as_such(tmp_path: Path) -> None:
+    """A unit that no probe reaches may have any weights: the same function as far as runs can tell, and no relabelling."""
+    zoo = Zoo(tmp_path)
+    net, rng = trained()["mlp-seed0"], np.random.default_rng(0)
+    dense = [op for op in net.ops if op.kind == "dense"]
+    w, b, v = dense[0].params["kernel"], dense[0].params["bias"], dense[1].params["kernel"]
+    quiet = {n: t.copy() for n, t in net.tensors.items()}
+    quiet[w][4], quiet[b][4], quiet[v][:, 4] = 1e-3, -2.0, 1e-3
+    other = {n: t.copy() for n, t in quiet.items()}
+    other[w][4] = 1e-3 * rng.random(other[w].shape[1])
+    zoo.add("one", net.with_tensors(quiet), "one")
+    zoo.add("two", net.with_tensors(other), "two")
+    zoo.add("two-moved", disguised(net.with_tensors(other), rng), "two")
+    (group,) = look(tmp_path)[0].groups
+    assert [(link.kind, Path(link.file.place.path).name) for link in group.links] == [("equivalent", "two-moved.h5")]
+    (tmp_path / "two-moved.h5").unlink()
+    (group,) = look(tmp_path)[0].groups
+    assert [(link.kind, Path(link.file.place.path).name) for link in group.links] == [("same-function", "two.h5")]
+    assert group.kind == "same-function"
+    planned = plan([group], equivalent=True, accept_precision=True)
+    assert not planned.steps
+    assert "same-function to" in planned.left[0][1]

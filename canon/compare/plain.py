@@ -107,7 +107,7 @@ def same_network(a: Network, b: Network, pairing: Pairing, kept: tuple[Kept, Kep
 
 
 def _same_stored(a: Mapping[str, Array] | None, b: Mapping[str, Array] | None) -> bool:
-    return not (a or b) or (whole := _stored(a, b)) != [] and all(same_bytes(s, t) for _, s, _, t in whole)
+    return not (a or b) or ((whole := _stored(a, b)) != [] and all(same_bytes(s, t) for _, s, _, t in whole))
 
 
 def same_tensors(a: Network, b: Network) -> bool:

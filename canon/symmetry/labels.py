@@ -40,7 +40,8 @@ class Term:
     """
 
     __slots__ = (
-        "block", "dual", "kind", "linear", "name", "over", "partner", "parts", "serial", "size", "spots", "target", "why", "writers",
+        "block", "dual", "kind", "linear", "name", "over", "partner", "parts", "serial", "size", "spots", "target", "why",
+        "writers",
     )  # fmt: skip
 
     def __init__(

@@ -25,6 +25,7 @@ from canon.compare.check import run_on
 from canon.compare.comparing import FLOAT32, rounding, smallest_normal
 from canon.compare.pairing import value_keys
 from canon.compare.side import Normalised, Side
+from canon.compare.verdict import TIGHT
 from canon.errors import UnsupportedOp
 from canon.fold import Folded, fold
 from canon.forward import probe_inputs
@@ -50,6 +51,8 @@ SAMPLES = 4
 _MOMENTS = (1, 2, 3, 4)
 SMALL = 1e-30
 """Types whose smallest normal number is larger lose what lies under it."""
+_LOOSE = 4.0
+"""How much looser than compare asks the bound on outputs may be: compare runs more samples, which vary more."""
 CHEAP = 1 << 21
 """Multiplications a sample up to which a network is run on probes without being asked to."""
 
@@ -207,17 +210,22 @@ def outputs(network: Network) -> Figures:
 def added_up(values: Sequence[Array], sizes: Sequence[Array], free: Sequence[bool], rate: float) -> list[Figures]:
     """For each file, one number a sample from outputs and their magnitudes, (files, samples, ...) each.
 
-    free: outputs of which a shift common to all classes is no matter.
+    free: outputs of which a shift common to all classes is no matter. None where the rounding bound is so wide, beside what
+    outputs vary by, that nothing could be called the same function.
     """
     total, bound = np.zeros(values[0].shape[:2]), np.zeros(values[0].shape[:2])
+    loose = np.zeros(len(total))
     for i, (y, m, shifts) in enumerate(zip(values, sizes, free, strict=True)):
         if shifts:
             y, m = y - y.mean(-1, keepdims=True), m + m.mean(-1, keepdims=True)
         y, m = y.reshape(*y.shape[:2], -1), m.reshape(*m.shape[:2], -1)
+        spread = np.ptp(y, axis=1).max(axis=1, initial=0.0)
+        widest = rate * m.max(axis=(1, 2), initial=0.0)
+        loose = np.maximum(loose, np.divide(widest, spread, out=np.full(len(y), np.inf), where=spread > 0))
         w = 2 * (seeded(y.shape[2:], f"sum {i}") - 1)
         total, bound = total + y @ w, bound + m @ np.abs(w)
-    good = np.atleast_1d(np.isfinite(total + bound).all(axis=1))
-    rows = zip(good, total, 2 * rate * bound, strict=True)  # a copy has magnitudes of its own
+    good = np.isfinite(total + bound).all(axis=1) & (loose <= _LOOSE * TIGHT)
+    rows = zip(np.atleast_1d(good), total, 2 * rate * bound, strict=True)  # a copy has magnitudes of its own
     return [Figures(OUTPUTS, floats(y), floats(m)) if ok else Figures("") for ok, y, m in rows]
 
 

@@ -41,7 +41,9 @@ def main(names: list[str]) -> None:
         start = time.perf_counter()
         pair = make_pair(net, other)[0]
         worst = np.inf
-        for tried, make in enumerate(pair.candidates(), start=1):
+        tried = 0
+        for make in pair.candidates():
+            tried += 1
             state = make()
             if state is not None:
                 sums, found = pair.prove(state)
