@@ -68,6 +68,7 @@ def test_missing_folder_and_unreadable(tmp_path):
         (archive("a.npy", "b.npy"), "a.npy: is no plain numpy array"),
         (archive("readme")[:30], "a damaged zip archive"),
     ],
+    ids=["keras", "arrays", "damaged"],  # an archive holds the time at which it was made
 )
 def test_archives_that_are_not_what_they_seem(tmp_path, raw, words):
     (tmp_path / "a").write_bytes(raw)

@@ -7,6 +7,11 @@
 Each tool gets the same float64 arrays and gives one number; the tools take turns within a round, and the median of the
 rounds counts. Threads are whatever numpy and torch take by default. repsim's canonical correlations run once: they take
 minutes. netrep is on no index: where a folder with its source is on PYTHONPATH, it takes part.
+
+Measured 2026-12-01 on two cores that others used too, one thread each, ratios of medians: CKA at 10,000 x 512 against netrep
+11, against ckatorch 53 (unbiased 44), of 4 x 4 layers against netrep 15; at 2,000 x 512 CKA against netrep 2.4, against
+repsim 51, CCA against repsim 626. All values agree to 1e-13. Float64 products bound the CKA of one pair: netrep's take 10
+times as many operations. 10,000 x 2,048 against the same: 98 s with 19 permutations, 870 MB.
 """
 
 from __future__ import annotations
