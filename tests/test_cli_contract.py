@@ -190,7 +190,7 @@ def test_exit_statuses(words: list[str], status: int) -> None:
 def test_show_as_json(name: str) -> None:
     done = canon("show", name, "--json", "-")
     assert done.returncode == 0, done.stderr
-    assert not done.stderr
+    assert all(line.endswith(" ...") for line in done.stderr.splitlines())  # progress alone, where the machine is slow
     found = strict(done.stdout)
     check(found, SHOW)
     assert found["schema"] == "canon.show/1"

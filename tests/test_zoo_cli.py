@@ -39,7 +39,7 @@ def test_the_contract(zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spoil(zoo)
     status, r, err = asked(capsys, "dedup", "zoo", "--relatives", "1")
     assert status == 1
-    assert not err
+    assert all(line.endswith(" ...") for line in err.splitlines())  # progress alone, where the machine is slow
     assert r["schema"] == "canon.dedup/1"
     assert r["files"] == 12
     assert {Path(u["path"]).name for u in r["unreadable"]} == {Path(n).name for n in spoil(zoo)}
@@ -94,7 +94,7 @@ def test_what_is_printed(zoo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.link(zoo / "other.h5", zoo / "same.h5")
     assert main(["dedup", "zoo", "--jobs", "0"]) == 1
     out, err = capsys.readouterr()
-    assert not err
+    assert all(line.endswith(" ...") for line in err.splitlines())
     assert out == (
         "equivalent, 3 files, 71 kB to save\n"
         "  keep                zoo/a.h5 (older)\n"
